@@ -36,8 +36,9 @@ const (
 // reported, as FieldErrors joined. As with [Parse] a rule is returned with an error, with what can
 // be enforced: of an Accept or a Pass what is wholly understood; a Deny of which the peers are not
 // understood denies all pods, and on egress all addresses, one of which the protocols are not, all
-// traffic; so does an entry whose action is not known. If the subject or the tier is not
-// understood, only what denies is left, about all pods that may be meant, in the admin tier.
+// traffic; so does an entry whose action is not known. What is not understood of a Pass is denied
+// likewise, as a later Accept may be about it. If the subject or the tier is not understood, no
+// Accept is left, and the rest denies, about all pods that may be meant, in the admin tier.
 func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -69,8 +70,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 			c.Peers = append(c.Peers, ps.clusterPeer(at, in.From[j].Namespaces, in.From[j].Pods))
 		}
 		ps.needsPeers(&c, fmt.Sprintf("spec.ingress[%d].from", i), n)
-		c.reduce(ok, len(ps.errs) == n)
-		r.Clauses = append(r.Clauses, c)
+		r.add(c, ok, len(ps.errs) == n)
 	}
 	for i := range p.Spec.Egress {
 		out := &p.Spec.Egress[i]
@@ -80,8 +80,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 			c.Peers = append(c.Peers, ps.clusterDestination(fmt.Sprintf("spec.egress[%d].to[%d]", i, j), &out.To[j], out.Protocols)...)
 		}
 		ps.needsPeers(&c, fmt.Sprintf("spec.egress[%d].to", i), n)
-		c.reduce(ok, len(ps.errs) == n)
-		r.Clauses = append(r.Clauses, c)
+		r.add(c, ok, len(ps.errs) == n)
 	}
 	for field, n := range map[string]int{"spec.egress": len(p.Spec.Egress), "spec.ingress": len(p.Spec.Ingress)} {
 		if n > maxClusterRules {
@@ -89,7 +88,10 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 		}
 	}
 	if !understood {
-		r.Clauses = slices.DeleteFunc(r.Clauses, func(c Clause) bool { return !c.Deny })
+		r.Clauses = slices.DeleteFunc(r.Clauses, func(c Clause) bool { return c.action() == datapath.TierAccept })
+		for i := range r.Clauses {
+			r.Clauses[i].Deny, r.Clauses[i].Pass = true, false
+		}
 	}
 	if r.Tier == TierOrdinary {
 		r.Tier = TierAdmin // it is not known; nothing comes before
@@ -103,17 +105,25 @@ type entryOK struct {
 	whole, protocols bool
 }
 
-// reduce leaves of an entry that is not fully supported what it surely accepts or passes on, or
-// makes it deny all that it may deny.
-func (c *Clause) reduce(ok entryOK, peersOK bool) {
-	switch {
-	case !c.Deny && !ok.whole:
+// add adds an entry. One that is not fully supported is left with what it surely accepts or passes
+// on, or denies all that it may be about. A pass does both: no later rule is to accept the rest.
+func (r *Rule) add(c Clause, ok entryOK, peersOK bool) {
+	rest := c
+	rest.Deny, rest.Pass = true, false
+	if !ok.whole {
 		c.Peers = nil
-	case c.Deny && !(ok.whole && peersOK):
-		c.Peers = anyTieredPeer(c.Direction)
 	}
-	if c.Deny && !(ok.whole && ok.protocols) {
-		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
+	if !(ok.whole && peersOK) {
+		rest.Peers = anyTieredPeer(c.Direction)
+	}
+	if !(ok.whole && ok.protocols) {
+		rest.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
+	}
+	if !c.Deny {
+		r.Clauses = append(r.Clauses, c)
+	}
+	if c.Deny || c.Pass && !(ok.whole && ok.protocols && peersOK) {
+		r.Clauses = append(r.Clauses, rest)
 	}
 }
 

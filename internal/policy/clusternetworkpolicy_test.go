@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -90,6 +92,90 @@ func TestParseClusterNetworkPolicyNames(t *testing.T) {
 	got := []any{rules[0].Tier, rules[0].Priority, rules[0].Clauses[0].Path, rules[0].Clauses[0].Pass, rules[0].DefaultDeny}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestPassOfUnobserved: a peer that may be one that is passed on is not accepted for its address
+// instead. Where nothing is accepted by address, it is left to other policies as ever.
+func TestPassOfUnobserved(t *testing.T) {
+	t.Parallel()
+	policy := func(tier, rules string) []*Rule {
+		out, _, err := parseCluster(`{"tier":"` + tier + `","subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},` + rules + `}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	const (
+		passFriend    = `{"action":"Pass","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"friend"}}}}]}`
+		pass80        = `{"action":"Pass","to":[{"networks":["10.3.0.0/16"]},{"namespaces":{}}],"protocols":[{"tcp":{"destinationPort":{"number":80}}}]}`
+		acceptNetwork = `{"action":"Accept","to":[{"networks":["10.0.0.0/8"]}]}`
+		acceptEvil    = `{"action":"Accept","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"evil"}}}}]}`
+	)
+	// Of the namespace: only what has port 443, and never a friend.
+	ordinary, err := parseJSON("a", `{"endpointSelector":{"matchLabels":{"app":"web"}},"egressDeny":[{"toEndpoints":[{"matchLabels":{"app":"friend"}}]}],
+		"egress":[{"toEntities":["all"],"toPorts":[{"ports":[{"port":"443"}]}]}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	only443, err := parseJSON("a", `{"endpointSelector":{"matchLabels":{"app":"web"}},"egress":[{"toEntities":["all"],"toPorts":[{"ports":[{"port":"443"}]}]}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const unobserved = "67108864" // identity.Unobserved
+	for name, tt := range map[string]struct {
+		owners map[Owner][]*Rule
+		expect []string
+	}{
+		"accepted by address": {map[Owner][]*Rule{"admin": policy("Admin", `"egress":[`+passFriend+`,`+acceptNetwork+`]`), "o": ordinary}, []string{
+			"out 300 301@10.2.0.1 tcp 80 deny", "out 300 302@10.2.0.1 tcp 80 allow", "out 300 world-ipv4@10.2.0.1 tcp 80 allow",
+			"out 300 " + unobserved + "@10.2.0.1 tcp 80 deny", "out 300 init@10.2.0.1 tcp 80 deny", "out 300 unmanaged@10.2.0.1 tcp 443 deny",
+		}},
+		"accepted by another policy": {map[Owner][]*Rule{"1": policy("Admin", `"egress":[`+passFriend+`]`), "2": policy("Admin", `"egress":[`+acceptNetwork+`]`), "o": ordinary}, []string{
+			"out 300 " + unobserved + "@10.2.0.1 tcp 80 deny", "out 300 302@10.2.0.1 tcp 80 allow",
+		}},
+		"baseline": {map[Owner][]*Rule{"b": policy("Baseline", `"egress":[`+passFriend+`,`+acceptNetwork+`]`)}, []string{
+			"out 300 " + unobserved + "@10.2.0.1 tcp 80 deny", "out 300 301@10.2.0.1 tcp 80 allow",
+		}},
+		"passed on by address": {map[Owner][]*Rule{"admin": policy("Admin", `"egress":[`+pass80+`,`+acceptNetwork+`]`), "o": only443}, []string{
+			"out 300 " + unobserved + "@10.3.0.1 tcp 80 deny", "out 300 " + unobserved + "@10.2.0.1 tcp 80 deny",
+			"out 300 " + unobserved + "@10.3.0.1 tcp 443 allow", "out 300 " + unobserved + "@10.2.0.1 tcp 443 allow",
+		}},
+		"passed on by address, and allowed": {map[Owner][]*Rule{"admin": policy("Admin", `"egress":[`+pass80+`,`+acceptNetwork+`]`)}, []string{
+			"out 300 " + unobserved + "@10.3.0.1 tcp 80 allow", "out 300 " + unobserved + "@10.2.0.1 tcp 80 deny",
+		}},
+		"accepted by labels": {map[Owner][]*Rule{"admin": policy("Admin", `"egress":[`+passFriend+`,`+acceptEvil+`]`), "o": only443}, []string{
+			"out 300 " + unobserved + "@10.2.0.1 tcp 80 deny", "out 300 " + unobserved + "@10.2.0.1 tcp 443 allow", "out 300 302@10.2.0.1 tcp 80 allow",
+		}},
+		"other tier": {map[Owner][]*Rule{"admin": policy("Admin", `"egress":[`+passFriend+`]`), "b": policy("Baseline", `"egress":[`+acceptNetwork+`]`)}, []string{
+			"out 300 " + unobserved + "@10.2.0.1 tcp 80 allow",
+		}},
+		"ingress": {map[Owner][]*Rule{"admin": policy("Admin", `"ingress":[{"action":"Pass","from":[{"namespaces":{}}]}],"egress":[`+acceptNetwork+`]`)}, []string{
+			"in 300 " + unobserved + "@10.2.0.1 tcp 80 allow", "in 300 init@10.2.0.1 tcp 80 allow",
+		}},
+	} {
+		w := newRefusedWorld(t, tt.owners)
+		w.expect(name, tt.expect...)
+		for _, line := range tt.expect {
+			f := strings.Fields(line)
+			peer, at, _ := strings.Cut(f[2], "@")
+			port := map[string]uint16{"80": 80, "443": 443}[f[4]]
+			from, to := Party{Identity: 300}, Party{Identity: mustID(t, peer), Addr: netip.MustParseAddr(at)}
+			if f[0] == "in" {
+				from, to = to, from
+			}
+			tr, err := w.e.Trace(from, to, datapath.ProtoTCP, port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			side := tr.Egress
+			if f[0] == "in" {
+				side = tr.Ingress
+			}
+			if side.Verdict.Pass() != (f[5] == "allow") {
+				t.Errorf("%s: %s: traced as\n%s", name, line, tr.String())
+			}
+		}
 	}
 }
 

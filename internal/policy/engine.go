@@ -85,6 +85,7 @@ type compiledClause struct {
 	tier  Tier
 	deny  bool // of a clause of the ordinary tier
 	all   bool
+	maybe bool // of the deny in place of a pass, see unsure
 	peers []*Selector
 	keys  []portKey
 	named []PortMatch
@@ -222,40 +223,14 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 	er.clauses = make([]compiledClause, 0, len(r.Clauses))
 	for i := range r.Clauses {
 		c := &r.Clauses[i]
-		cc := compiledClause{dir: c.Direction, tier: r.Tier, deny: c.Deny, all: c.AllPeers, action: c.action()}
-		for _, s := range c.peers() {
-			switch {
-			case s.isWildcard():
-				cc.all = true
-			case !s.isNone():
-				cc.peers = append(cc.peers, s)
-			}
+		er.compile(c, false)
+		if u := c.unsure(); u != nil {
+			er.compile(u, c.Pass)
 		}
-		if cc.all {
-			cc.peers = nil
-		}
-		if !cc.all && len(cc.peers) == 0 || len(c.Ports) == 0 {
-			continue
-		}
-		for _, m := range c.Ports {
-			if m.Name == "" {
-				cc.keys = m.appendKeys(cc.keys)
-				continue
-			}
-			cc.named = append(cc.named, m)
-			er.namedIngress = er.namedIngress || cc.dir == datapath.Ingress
-		}
-		er.clauses = append(er.clauses, cc)
 	}
 	for _, d := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
-		if r.Tier != TierOrdinary {
-			continue // such a rule decides alone
-		}
-		if e.cfg.AllowNonDefaultDeny {
-			er.enforces[d] = r.DefaultDeny[d]
-		} else {
-			er.enforces[d] = r.DefaultDeny[d] || r.has(d)
-		}
+		// A rule of another tier decides alone.
+		er.enforces[d] = r.Tier == TierOrdinary && (r.DefaultDeny[d] || !e.cfg.AllowNonDefaultDeny && r.has(d))
 	}
 	er.anchors = r.Subject.anchors(&e.cfg)
 	for _, a := range er.anchors {
@@ -264,6 +239,34 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 	e.rules++
 	e.touchSubjects(er)
 	return er
+}
+
+// compile adds a clause, unless it matches nothing.
+func (er *engineRule) compile(c *Clause, maybe bool) {
+	cc := compiledClause{dir: c.Direction, tier: er.Tier, deny: c.Deny, all: c.AllPeers, maybe: maybe, action: c.action()}
+	for _, s := range c.Peers {
+		switch {
+		case s.isWildcard():
+			cc.all = true
+		case !s.isNone():
+			cc.peers = append(cc.peers, s)
+		}
+	}
+	if cc.all {
+		cc.peers = nil
+	}
+	if !cc.all && len(cc.peers) == 0 || len(c.Ports) == 0 {
+		return
+	}
+	for _, m := range c.Ports {
+		if m.Name == "" {
+			cc.keys = m.appendKeys(cc.keys)
+			continue
+		}
+		cc.named = append(cc.named, m)
+		er.namedIngress = er.namedIngress || cc.dir == datapath.Ingress
+	}
+	er.clauses = append(er.clauses, cc)
 }
 
 func (e *Engine) removeRule(er *engineRule) {

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -359,6 +360,85 @@ func TestUnobservedIsNotAllowed(t *testing.T) {
 			k.sync(e)
 			if v := e.Lookup(k.bind[Subject{Identity: 300}].RuleSet, datapath.Ingress, identity.Unobserved, netip.Addr{}, datapath.ProtoTCP, 80); v != want {
 				t.Errorf("%s: %v, not %v", spec, v, want)
+			}
+		}
+	}
+}
+
+// TestDenyOfUnobserved: a deny of what may be a pod with an identity that is not observed denies
+// that one. By names, looked up at the peer, it denies every port, as the names of such a peer are
+// not known either.
+func TestDenyOfUnobserved(t *testing.T) {
+	t.Parallel()
+	const (
+		toDB = `"toEndpoints":[{"matchLabels":{"app":"db"}}]`
+		pg   = `"toPorts":[{"ports":[{"port":"pg","protocol":"TCP"}]}]`
+		http = `"toPorts":[{"ports":[{"port":"http","protocol":"TCP"}]}]`
+	)
+	tier := func(action, peers, protocols string) string {
+		return `{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"` + action + `","to":[` + peers + `],"protocols":[` + protocols + `]},
+			{"action":"Accept","to":[{"networks":["0.0.0.0/0"]}]}]}`
+	}
+	out, in := datapath.Egress, datapath.Ingress
+	for _, tt := range []struct {
+		spec   string
+		dir    datapath.Direction
+		denied string // ports, of TCP unless stated
+		passes string
+	}{
+		{`"egressDeny":[{` + toDB + `,` + pg + `}]`, out, "5432 80", "udp/5432 icmp/8"},
+		{`"egressDeny":[{` + toDB + `,"toPorts":[{"ports":[{"port":"5432","protocol":"TCP"},{"port":"dns"}]}]}]`, out, "5432 80 udp/80", "icmp/8"},
+		{`"egressDeny":[{` + toDB + `,"toPorts":[{"ports":[{"port":"5432","protocol":"TCP"}]}]}]`, out, "5432", "80 udp/5432"},
+		{`"egressDeny":[{` + pg + `}]`, out, "5432 80", "udp/5432"},
+		{`"egressDeny":[{"toEntities":["all"],` + pg + `}]`, out, "5432 80", "udp/5432"},
+		{`"egressDeny":[{"toEntities":["cluster"],` + pg + `}]`, out, "5432 80", "udp/5432"},
+		{`"egressDeny":[{"toEntities":["cluster-mesh"]}]`, out, "5432 80 udp/80 icmp/8", ""},
+		{`"egressDeny":[{"toEntities":["host","remote-node","world","ingress"]}]`, out, "", "5432 udp/80 icmp/8"},
+		{`"ingressDeny":[{"fromEntities":["cluster"],"toPorts":[{"ports":[{"port":"80"}]}]}]`, in, "80 udp/80", "443 icmp/8"},
+		{`"ingressDeny":[{"fromEntities":["cluster-mesh"]}]`, in, "80 udp/80 icmp/8", ""},
+		{`"ingressDeny":[{"fromEntities":["remote-node","world","health"]}]`, in, "", "80 udp/80 icmp/8"},
+		// The names of ingress are those of the pod itself.
+		{`"ingressDeny":[{"fromEndpoints":[{"matchLabels":{"app":"db"}}],` + http + `}]`, in, "8080", "80 udp/8080"},
+		{tier("Deny", `{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"db"}}}}`, `{"destinationNamedPort":"pg"}`), out, "5432 80 udp/80 sctp/80", "icmp/8"},
+		{tier("Pass", `{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"db"}}}}`, `{"destinationNamedPort":"pg"}`), out, "5432 80 udp/80 sctp/80", "icmp/8"},
+		{tier("Deny", `{"namespaces":{}}`, `{"tcp":{"destinationPort":{"number":5432}}}`), out, "5432", "80 udp/5432 icmp/8"},
+	} {
+		e, k := newEngine(t, Defaults())
+		e.SetIdentity(300, podSet(t, "a", "app=web"))
+		sub := Subject{Identity: 300, NamedPorts: "http.TCP.8080"}
+		e.AddSubject(sub)
+		if strings.HasPrefix(tt.spec, "{") {
+			rules, _, err := parseCluster(tt.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := e.SetRules("tier", rules); err != nil {
+				t.Fatal(err)
+			}
+			setRules(t, e, "o", "a", `{"endpointSelector":{},"egress":[{"toEntities":["all"]}]}`)
+		} else {
+			setRules(t, e, "o", "a", `{"endpointSelector":{},"ingress":[{"fromEntities":["all"]}],"egress":[{"toEntities":["all"]}],`+tt.spec+`}`)
+		}
+		k.sync(e)
+		for ports, pass := range map[string]bool{tt.denied: false, tt.passes: true} {
+			for _, s := range strings.Fields(ports) {
+				name, number, ok := strings.Cut(s, "/")
+				if !ok {
+					name, number = "tcp", s
+				}
+				proto, err := datapath.ParseProto(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				port, err := strconv.ParseUint(number, 10, 16)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, peer := range []identity.ID{identity.Unobserved, identity.Init, identity.Unmanaged} {
+					if v := e.Lookup(k.bind[sub].RuleSet, tt.dir, peer, netip.MustParseAddr("10.1.0.9"), proto, uint16(port)); v.Pass() != pass {
+						t.Errorf("%s: %s of %s: %v", tt.spec, s, peer, v)
+					}
+				}
 			}
 		}
 	}

@@ -125,13 +125,13 @@ func (e *Engine) speakers(rs *ruleSet, dir datapath.Direction, id identity.ID, a
 		if er.enforces[dir] {
 			enforce = append(enforce, er.owner)
 		}
-		for i := range er.Rule.Clauses {
-			c := &er.Rule.Clauses[i]
-			if c.Direction != dir || len(c.Ports) == 0 {
+		for i := range er.clauses {
+			c := &er.clauses[i]
+			if c.dir != dir || c.maybe && rs.dirs[dir].places[c] == 0 {
 				continue
 			}
-			is := func(s *Selector) bool { return p != nil && s.match(&e.cfg, p) && !s.isNone() || s.isAround(at) }
-			if c.AllPeers || slices.ContainsFunc(c.peers(), is) {
+			is := func(s *Selector) bool { return p != nil && s.match(&e.cfg, p) || s.isAround(at) }
+			if c.all || slices.ContainsFunc(c.peers, is) {
 				match = append(match, er.owner)
 				break
 			}

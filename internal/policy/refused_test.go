@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -45,7 +46,7 @@ func newRefusedWorld(t *testing.T, owners map[Owner][]*Rule) *refusedWorld {
 	return w
 }
 
-// expect checks "in|out SUBJECT PEER PROTO PORT allow|deny" for each line.
+// expect checks "in|out SUBJECT PEER[@ADDRESS] PROTO PORT allow|deny" for each line.
 func (w *refusedWorld) expect(spec string, lines ...string) {
 	w.t.Helper()
 	for _, line := range lines {
@@ -59,8 +60,12 @@ func (w *refusedWorld) expect(spec string, lines ...string) {
 			w.t.Fatal(err)
 		}
 		port := map[string]uint16{"80": 80, "53": 53, "443": 443, "8": 8}[f[4]]
-		ks := w.k.sets[w.k.bind[Subject{Identity: mustID(w.t, f[1])}].RuleSet]
-		if got := ks.pass(dir, mustID(w.t, f[2]), 0, proto, port); got != (f[5] == "allow") {
+		peer, addr, _ := strings.Cut(f[2], "@")
+		at, err := netip.ParseAddr(addr)
+		if addr != "" && err != nil {
+			w.t.Fatal(err)
+		}
+		if got := w.k.evaluate(Subject{Identity: mustID(w.t, f[1])}, dir, mustID(w.t, peer), at, proto, port); got != (f[5] == "allow") {
 			w.t.Errorf("%s\n\t%s: passes: %t", spec, line, got)
 		}
 	}
@@ -206,7 +211,26 @@ func TestRefusedClusterNetworkPolicy(t *testing.T) {
 		`{"tier":"Admin","subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},
 		  "ingress":[{"action":"Pass","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"":"x"}}}}]},
 		  {"action":"Deny","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"evil"}}}}],"protocols":[{}]}]}`: {
-			"in 300 302 tcp 80 deny", "in 300 302 icmp 8 deny", "in 300 301 tcp 80 allow",
+			"in 300 302 tcp 80 deny", "in 300 302 icmp 8 deny", "in 300 301 tcp 80 deny", "in 301 302 tcp 80 allow",
+		},
+		// What a Pass may be about is not for a later Accept, whatever it does not understand.
+		`{"tier":"Admin","subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},
+		  "egress":[{"action":"Pass","to":[{"nodes":{}}],"protocols":[{"tcp":{"destinationPort":{"number":80}}}]},{"action":"Accept","to":[{"namespaces":{}},{"networks":["10.0.0.0/8"]}]}]}`: {
+			"out 300 301 tcp 80 deny", "out 300 301 tcp 443 allow", "out 300 remote-node@10.2.0.1 tcp 80 deny", "out 300 remote-node@10.2.0.1 tcp 443 allow",
+			"out 300 world-ipv4@10.2.0.1 tcp 80 deny", "out 301 302 tcp 80 allow",
+		},
+		`{"tier":"Admin","subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},
+		  "egress":[{"action":"Pass","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"friend"}}}},{"domainNames":["x.y"]}]},{"action":"Accept","to":[{"networks":["10.0.0.0/8"]}]}]}`: {
+			"out 300 301@10.2.0.1 tcp 80 allow", "out 300 302@10.2.0.1 tcp 80 deny", "out 300 world-ipv4@10.2.0.1 tcp 80 deny",
+		},
+		`{"tier":"Admin","subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},
+		  "egress":[{"action":"Pass","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"friend"}}}}],"protocols":[{"tcp":{"destinationPort":{"number":80}}},{}]},
+		  {"action":"Accept","to":[{"networks":["10.0.0.0/8"]}]}]}`: {
+			"out 300 301@10.2.0.1 tcp 80 allow", "out 300 301@10.2.0.1 tcp 443 deny", "out 300 302@10.2.0.1 tcp 443 allow",
+		},
+		`{"tier":"Admin","priority":-1,"subject":{"namespaces":{}},"ingress":[{"action":"Pass","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"evil"}}}}]},
+		  {"action":"Accept","from":[{"namespaces":{}}]}]}`: {
+			"in 300 302 tcp 80 deny", "in 300 301 tcp 80 allow", "out 300 302 tcp 80 allow",
 		},
 		`{"tier":"Admin","subject":{"namespaces":{"matchLabels":{"":"x"}}},"ingress":[{"action":"Accept","from":[{"namespaces":{}}]},
 		  {"action":"Deny","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"evil"}}}}]}]}`: {

@@ -49,12 +49,7 @@ func Warnings(rules []*Rule) (out []string) {
 
 // has reports whether the rule has an entry for the direction.
 func (r *Rule) has(d datapath.Direction) bool {
-	for i := range r.Clauses {
-		if r.Clauses[i].Direction == d {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Clauses, func(c Clause) bool { return c.Direction == d })
 }
 
 // Clause is one entry of a rule's lists.
@@ -121,13 +116,24 @@ func (c *Clause) action() datapath.TierAction {
 	return datapath.TierAccept
 }
 
-// peers returns the selectors of whom the clause is about. A pod that it denies may be behind a
-// peer whose labels are not known.
-func (c *Clause) peers() []*Selector {
-	if c.Deny && slices.ContainsFunc(c.Peers, (*Selector).selectsPods) {
-		return append(slices.Clip(c.Peers), unlabelled...)
+// unsure returns the clause that denies peers whose labels are not known, behind which there may be
+// a pod that c denies or passes on; nil if c is not about pods. Such a peer has no named ports, so
+// that instead of a name that is looked up at the peer each port is denied. In place of a pass it
+// counts only beside what acceptsNetworks reports.
+func (c *Clause) unsure() *Clause {
+	if !c.Deny && !c.Pass {
+		return nil
 	}
-	return c.Peers
+	u, named := Clause{Direction: c.Direction, Deny: true, Peers: unlabelled, Ports: slices.Clone(c.Ports), Path: c.Path}, false
+	for i, m := range u.Ports {
+		if m.Name != "" && c.Direction == datapath.Egress {
+			u.Ports[i], named = PortMatch{Proto: m.Proto, Last: 65535}, true
+		}
+	}
+	if named && c.AllPeers || slices.ContainsFunc(c.Peers, func(s *Selector) bool { return s.selectsPods() || named && s.isWildcard() }) {
+		return &u
+	}
+	return nil
 }
 
 // Entry is a row of a rule set with its verdict.

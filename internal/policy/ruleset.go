@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 
@@ -135,14 +136,7 @@ func (e *Engine) rulesOf(p *peer, dst []*engineRule) []*engineRule {
 			dst = append(dst, er)
 		}
 	})
-	slices.SortFunc(dst, func(a, b *engineRule) int {
-		if a.serial < b.serial {
-			return -1
-		} else if a.serial > b.serial {
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(dst, func(a, b *engineRule) int { return cmp.Compare(a.serial, b.serial) })
 	return slices.Compact(dst) // the index may name a rule twice
 }
 
@@ -191,11 +185,8 @@ func (e *Engine) ruleSetKey(dst []byte, s *subject, rules []*engineRule) (key []
 func (e *Engine) newRuleSet(key string, enforced [2]bool, rules []*engineRule, s *subject) *ruleSet {
 	e.lastRuleSet++
 	rs := &ruleSet{id: e.lastRuleSet, key: key, rules: rules}
-	for _, er := range rules {
-		if er.namedIngress {
-			rs.namedPorts, _ = ParseNamedPorts(s.NamedPorts)
-			break
-		}
+	if slices.ContainsFunc(rules, func(er *engineRule) bool { return er.namedIngress }) {
+		rs.namedPorts, _ = ParseNamedPorts(s.NamedPorts)
 	}
 	e.ruleSets[key] = rs
 	e.byID[rs.id] = rs

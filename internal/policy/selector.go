@@ -241,7 +241,7 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 	case byEntity:
 		return s.entity.Is(p.matched, cfg.ClusterName)
 	}
-	if p.id == identity.Unobserved && !s.isReserved() {
+	if p.id == identity.Unobserved && !s.isReserved() && !s.isWildcard() {
 		return false // its labels may be any
 	}
 	if s.namespace != "" && (!p.hasNamespace || p.namespace != s.namespace) || s.hasNamespace && !p.hasNamespace {
@@ -302,9 +302,10 @@ func (s *Selector) isReserved() bool {
 	return len(s.reqs) > 0 && !slices.ContainsFunc(s.reqs, func(r requirement) bool { return r.source != labels.SourceReserved })
 }
 
-// selectsPods reports whether the selector is about labels of pods, which have no reserved ones.
+// selectsPods reports whether the selector is about pods, which have no reserved labels.
 func (s *Selector) selectsPods() bool {
-	return s.kind == byLabels && !slices.ContainsFunc(s.reqs, func(r requirement) bool { return r.source == labels.SourceReserved && !r.match(nil) })
+	return s.entity == identity.EntityCluster || s.entity == identity.EntityClusterMesh ||
+		s.kind == byLabels && !slices.ContainsFunc(s.reqs, func(r requirement) bool { return r.source == labels.SourceReserved && !r.match(nil) })
 }
 
 // unlabelled select the peers whose labels are not known.

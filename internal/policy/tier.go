@@ -76,11 +76,12 @@ func places(rules []*engineRule, dir datapath.Direction, enforcedByRule bool) ma
 			}
 		}
 		slices.SortFunc(list, byPrecedence)
+		accepts := acceptsNetworks(list, tier, dir)
 		place, last := 0, datapath.TierNone
 		for _, er := range list {
 			for i := range er.clauses {
 				c := &er.clauses[i]
-				if c.dir != dir {
+				if c.dir != dir || c.maybe && !accepts {
 					continue
 				}
 				if c.action != last {
@@ -94,6 +95,16 @@ func places(rules []*engineRule, dir datapath.Direction, enforcedByRule bool) ma
 		}
 	}
 	return out
+}
+
+// acceptsNetworks reports whether rules of a tier accept addresses: of all that they accept, only
+// these may be those of a peer whose labels are not known.
+func acceptsNetworks(rules []*engineRule, tier Tier, dir datapath.Direction) bool {
+	return slices.ContainsFunc(rules, func(er *engineRule) bool {
+		return er.Tier == tier && slices.ContainsFunc(er.clauses, func(c compiledClause) bool {
+			return c.dir == dir && c.action == datapath.TierAccept && slices.ContainsFunc(c.peers, func(s *Selector) bool { return s.kind == byBlock })
+		})
+	})
 }
 
 // byPrecedence orders the rules of one tier. Which of two policies with the same priority comes

@@ -235,9 +235,17 @@ func (e *Engine) traceSide(dir datapath.Direction, self, other *peer, at netip.A
 			side.EnforcedBy = append(side.EnforcedBy, EnforcingRule{er.owner, er.Path})
 		}
 		for i := range er.Rule.Clauses {
-			if c := &er.Rule.Clauses[i]; c.Direction == dir {
-				side.Steps = append(side.Steps, e.traceStep(er, c, other, at, proto, port, named))
+			c := &er.Rule.Clauses[i]
+			if c.Direction != dir {
+				continue
 			}
+			step := e.traceStep(er, c, other, at, proto, port, named)
+			if u := c.unsure(); u != nil && !step.Matches() {
+				if closes := e.traceStep(er, u, other, at, proto, port, named); closes.Matches() && (c.Deny || acceptsNetworks(rules, er.Tier, dir)) {
+					step = closes
+				}
+			}
+			side.Steps = append(side.Steps, step)
 		}
 	}
 	if dir == datapath.Ingress && side.Enforced && e.cfg.AllowLocalhost {
@@ -304,7 +312,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 		step.PeerMatch = "all"
 	}
 	byBlockOnly := false
-	for _, s := range c.peers() {
+	for _, s := range c.Peers {
 		if s.match(&e.cfg, other) && !s.isNone() {
 			step.PeerMatch, byBlockOnly = s.text, false
 			break

@@ -54,7 +54,7 @@ func newWorld(rng *rand.Rand) *world {
 	for i := range 3 + rng.IntN(6) {
 		w.pods = append(w.pods, w.newPod(identity.ID(300+i)))
 	}
-	w.reserved = []identity.ID{identity.Host, identity.RemoteNode, identity.Health, identity.Init, identity.KubeAPIServer, identity.Ingress}
+	w.reserved = []identity.ID{identity.Host, identity.RemoteNode, identity.Health, identity.Init, identity.KubeAPIServer, identity.Ingress, identity.Unmanaged, identity.Unobserved}
 	for _, s := range []string{"10.0.0.1", "10.0.1.1", "10.1.0.1", "10.1.0.2", "192.0.2.1", "fd00::1", "fd00:0:0:1::1", "fd01::1", "2001:db8::5"} {
 		w.outside = append(w.outside, netip.MustParseAddr(s))
 	}

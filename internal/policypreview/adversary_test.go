@@ -321,6 +321,28 @@ func TestLabelsThatDoNotCount(t *testing.T) {
 	}
 }
 
+// Policies that put the prefixes of others out of force, or in force again, have no preview: it
+// would be about other rules.
+func TestSharesOfPrefixes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rand.New(rand.NewPCG(1, 10)), 4)
+	c := w.serve(w.server())
+	for _, tt := range []struct {
+		beyond, back []policy.Owner
+		code         codes.Code
+		want         string
+	}{
+		{nil, nil, codes.OK, ""},
+		{[]policy.Owner{"k8s/CiliumNetworkPolicy/shop/large"}, nil, codes.FailedPrecondition, "prefixes of CiliumNetworkPolicy shop/large would allow nothing"},
+		{nil, []policy.Owner{"k8s/NetworkPolicy/shop/a", "k8s/NetworkPolicy/shop/b"}, codes.FailedPrecondition, "prefixes of NetworkPolicy shop/a, NetworkPolicy shop/b would count again"},
+	} {
+		w.beyond, w.back = tt.beyond, tt.back
+		if _, err := ask(t.Context(), c, document(denyAll)); status.Code(err) != tt.code || !strings.Contains(fmt.Sprint(err), tt.want) {
+			t.Errorf("%v, want %v, %q", err, tt.code, tt.want)
+		}
+	}
+}
+
 // manyPorts is a policy of everybody with as many ports of certain peers: 40 in each entry.
 func manyPorts(entries int, protocol string) string {
 	var b strings.Builder

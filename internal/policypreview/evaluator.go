@@ -18,6 +18,9 @@ type Agent interface {
 	// PolicyLabels returns the keys of the labels that make identities. Other labels cannot be
 	// evaluated yet.
 	PolicyLabels() labels.Keys
+	// Shares returns the policies that would not be enforced as they are written if changes were
+	// applied, because their namespace names too many prefixes, and others that would be again.
+	Shares(changes []policy.Change) (beyond, back []policy.Owner)
 	// View runs f on the live engine, alone, for reading.
 	View(f func(*policy.Engine))
 	// Endpoint returns by what the engine knows a local endpoint, and the identity that others see.

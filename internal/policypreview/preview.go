@@ -78,6 +78,9 @@ func (j *evaluator) preview(ctx context.Context, agent Agent, ring *flows.Ring[f
 	if err := j.fits(ch.other); err != nil {
 		return nil, err
 	}
+	if err := withinShares(agent.Shares(ch.rules)); err != nil {
+		return nil, err
+	}
 	j.addPrefixes(added)
 	since := req.GetSince().AsTime()
 	rec, err := j.read(ctx, agent, ring, since)
@@ -141,6 +144,26 @@ func missingLabels(need, have labels.Keys) error {
 	missing := slices.DeleteFunc(slices.Clone(need.List()), have.Has)
 	return status.Errorf(codes.FailedPrecondition, "the policies select by %.1000s, and %s; a preview is possible when these count: once a policy in force selects them, or all labels do",
 		strings.Join(missing, ", "), why)
+}
+
+// withinShares fails if other rules than those that are asked about would be in force: the policies
+// of a namespace have a share of prefixes, beyond which the largest are closed.
+func withinShares(beyond, back []policy.Owner) error {
+	const why = "the policies of a namespace may name only so many prefixes together (--policy-namespace-prefix-max), the largest go without"
+	names := func(owners []policy.Owner) string {
+		var list []string
+		for _, o := range owners {
+			list = append(list, o.Policy().String())
+		}
+		return strings.Join(list, ", ")
+	}
+	switch {
+	case len(beyond) > 0:
+		return status.Errorf(codes.FailedPrecondition, "with these policies, the prefixes of %.1000s would allow nothing and deny everything: %s; name fewer prefixes", names(beyond), why)
+	case len(back) > 0:
+		return status.Errorf(codes.FailedPrecondition, "with these policies, the prefixes of %.1000s would count again, which do not now: %s; a preview is possible together with the documents of these", names(back), why)
+	}
+	return nil
 }
 
 // Room is how many connections of each sort an answer has at most.

@@ -44,6 +44,8 @@ type world struct {
 	// unsynced has received nothing yet; evaluated are the keys of labels that count, nil for all.
 	unsynced     bool
 	policyLabels *labels.Keys
+	// beyond and back are what each answer about shares says.
+	beyond, back []policy.Owner
 	// inFile is the owner of a policy that is in a file of the node.
 	inFile policy.Owner
 }
@@ -65,6 +67,8 @@ func (w *world) PolicyLabels() labels.Keys {
 	}
 	return labels.AllKeys()
 }
+
+func (w *world) Shares([]policy.Change) (beyond, back []policy.Owner) { return w.beyond, w.back }
 
 func (w *world) View(f func(*policy.Engine)) {
 	w.mu.Lock()

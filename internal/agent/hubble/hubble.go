@@ -74,6 +74,9 @@ type Node struct {
 	InForce func() bool
 	// PolicyLabels returns the keys of the labels by which rules are evaluated.
 	PolicyLabels func() labels.Keys
+	// Shares returns whose prefixes would be beyond the shares of namespaces, or within them again,
+	// after changes; see [policypreview.Agent].
+	Shares func([]policy.Change) (beyond, back []policy.Owner)
 	// RuleLine returns in which file a rule is, and at which line; see [policypreview.Agent]. It is
 	// nil if there are none.
 	RuleLine func(o policy.Owner, path string) (file string, line int)

@@ -21,6 +21,11 @@ func (p previewed) Ready() bool { return p.node.InForce() }
 // PolicyLabels implements [policypreview.Agent].
 func (p previewed) PolicyLabels() labels.Keys { return p.node.PolicyLabels() }
 
+// Shares implements [policypreview.Agent].
+func (p previewed) Shares(changes []policy.Change) (beyond, back []policy.Owner) {
+	return p.node.Shares(changes)
+}
+
 // View implements [policypreview.Agent].
 func (p previewed) View(f func(*policy.Engine)) { p.node.Policy.View(f) }
 

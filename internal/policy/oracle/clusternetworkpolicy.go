@@ -30,14 +30,14 @@ func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingres
 	slices.SortFunc(list, func(a, b Policy) int {
 		return cmp.Or(cmp.Compare(a.Cluster.Priority, b.Cluster.Priority), cmp.Compare(a.Name, b.Name))
 	})
+	list = slices.DeleteFunc(list, func(p Policy) bool { return !podsMatch(p.Cluster.Subject.Namespaces, p.Cluster.Subject.Pods, self) })
 	for _, p := range list {
-		if !podsMatch(p.Cluster.Subject.Namespaces, p.Cluster.Subject.Pods, self) {
-			continue
-		}
 		if ingress {
 			for i, r := range p.Cluster.Ingress {
 				for _, peer := range r.From {
-					if tierPeer(cfg, r.Action, peer.Namespaces, peer.Pods, other) && protocolsMatch(r.Protocols, self, proto, port) {
+					// What may be meant by a deny is denied.
+					matches := tierPeer(cfg, peer.Namespaces, peer.Pods, other) || r.Action == policyv1alpha2.ClusterNetworkPolicyRuleActionDeny && unlabelled(other)
+					if matches && protocolsMatch(r.Protocols, self, false, proto, port) {
 						return r.Action, fmt.Sprintf("%s ingress[%d]", p.Name, i)
 					}
 				}
@@ -45,20 +45,38 @@ func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingres
 			continue
 		}
 		for i, r := range p.Cluster.Egress {
+			by := fmt.Sprintf("%s egress[%d]", p.Name, i)
+			pods := false
 			for _, peer := range r.To {
-				matches, named := tierPeer(cfg, r.Action, peer.Namespaces, peer.Pods, other), other
+				matches, named := tierPeer(cfg, peer.Namespaces, peer.Pods, other), other
 				if len(peer.Networks) > 0 {
 					matches, named = slices.ContainsFunc(peer.Networks, func(n policyv1alpha2.CIDR) bool {
 						return other.Addr.IsValid() && inPrefix(string(n), other.Addr)
 					}), End{}
+				} else {
+					pods = true
 				}
-				if matches && protocolsMatch(r.Protocols, named, proto, port) {
-					return r.Action, fmt.Sprintf("%s egress[%d]", p.Name, i)
+				if matches && protocolsMatch(r.Protocols, named, false, proto, port) {
+					return r.Action, by
 				}
+			}
+			// What may be meant by a deny is denied, and what may be meant by a pass is, rather
+			// than accepted for its address.
+			maybe := r.Action == policyv1alpha2.ClusterNetworkPolicyRuleActionDeny || r.Action == policyv1alpha2.ClusterNetworkPolicyRuleActionPass && slices.ContainsFunc(list, acceptsNetworks)
+			if pods && maybe && unlabelled(other) && protocolsMatch(r.Protocols, End{}, true, proto, port) {
+				return policyv1alpha2.ClusterNetworkPolicyRuleActionDeny, by
 			}
 		}
 	}
 	return "", ""
+}
+
+// acceptsNetworks: a policy that accepts by address.
+func acceptsNetworks(p Policy) bool {
+	return slices.ContainsFunc(p.Cluster.Egress, func(r policyv1alpha2.ClusterNetworkPolicyEgressRule) bool {
+		return r.Action == policyv1alpha2.ClusterNetworkPolicyRuleActionAccept &&
+			slices.ContainsFunc(r.To, func(peer policyv1alpha2.ClusterNetworkPolicyEgressPeer) bool { return len(peer.Networks) > 0 })
+	})
 }
 
 // ofCluster: peers are those of this cluster, if so configured.
@@ -66,12 +84,9 @@ func ofCluster(cfg Config, e End) bool {
 	return !cfg.DefaultLocalCluster || cfg.ClusterName == "" || e.Labels.Value(labels.SourceK8s, "io.cilium.k8s.policy.cluster") == cfg.ClusterName
 }
 
-// tierPeer: a pod that a rule selects as a peer, or, if it denies, one that it may select.
-func tierPeer(cfg Config, action policyv1alpha2.ClusterNetworkPolicyRuleAction, namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod, e End) bool {
-	if namespaces == nil && pods == nil {
-		return false
-	}
-	return ofCluster(cfg, e) && podsMatch(namespaces, pods, e) || action == policyv1alpha2.ClusterNetworkPolicyRuleActionDeny && unlabelled(e)
+// tierPeer: a pod that a rule selects as a peer.
+func tierPeer(cfg Config, namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod, e End) bool {
+	return ofCluster(cfg, e) && podsMatch(namespaces, pods, e)
 }
 
 // podsMatch: a pod by its namespace's labels, or by those and its own.
@@ -87,7 +102,9 @@ func podsMatch(namespaces *metav1.LabelSelector, pods *policyv1alpha2.Namespaced
 	return false
 }
 
-func protocolsMatch(protocols []policyv1alpha2.ClusterNetworkPolicyProtocol, named End, proto uint8, port uint16) bool {
+// protocolsMatch: a port by number, or by name among those of an end, or, if the end may have any
+// names, by any.
+func protocolsMatch(protocols []policyv1alpha2.ClusterNetworkPolicyProtocol, named End, anyName bool, proto uint8, port uint16) bool {
 	portMatch := func(p *policyv1alpha2.Port) bool {
 		if p.Range != nil {
 			return int32(port) >= p.Range.Start && int32(port) <= p.Range.End
@@ -102,7 +119,7 @@ func protocolsMatch(protocols []policyv1alpha2.ClusterNetworkPolicyProtocol, nam
 			p.SCTP != nil && name == "SCTP" && portMatch(p.SCTP.DestinationPort):
 			return true
 		case p.DestinationNamedPort != "" && name != "" &&
-			slices.Contains(named.NamedPorts, fmt.Sprintf("%s/%s/%d", p.DestinationNamedPort, name, port)):
+			(anyName || slices.Contains(named.NamedPorts, fmt.Sprintf("%s/%s/%d", p.DestinationNamedPort, name, port))):
 			return true
 		}
 	}

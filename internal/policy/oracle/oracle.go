@@ -137,7 +137,12 @@ func Side(cfg Config, policies []Policy, ingress bool, self, other End, proto ui
 				if !ingress {
 					named = other.NamedPorts
 				}
-				if !peerOK || !c.portMatches(proto, port, named) {
+				matches := peerOK && c.portMatches(proto, port, named, false)
+				// What may be meant by a deny is denied, whatever the names of its ports.
+				if c.deny && (c.pods || c.allPeers) && unlabelled(other) {
+					matches = matches || c.portMatches(proto, port, named, !ingress)
+				}
+				if !matches {
 					continue
 				}
 				if c.deny && denied == "" {
@@ -287,6 +292,7 @@ type clause struct {
 	deny     bool
 	allPeers bool
 	peers    []func(Config, Policy, End) bool
+	pods     bool // peers are about pods, by labels or as members of the cluster
 	anything bool // whatever the protocol and port
 	toPorts  []v2.PortRule
 	icmps    []v2.ICMPRule
@@ -348,8 +354,9 @@ func (x entry) clause(r *v2.Rule) clause {
 		for _, s := range x.eps {
 			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool {
 				everywhere := p.Namespace == "" && namesReserved(*r.EndpointSelector, "init")
-				return endpointPeer(cfg, p, s, e, everywhere) || x.deny && aboutPods(s) && unlabelled(e)
+				return endpointPeer(cfg, p, s, e, everywhere)
 			})
+			c.pods = c.pods || aboutPods(s)
 		}
 		for _, s := range x.cidrs {
 			c.peers = append(c.peers, func(_ Config, _ Policy, e End) bool { return cidrPeer(s, nil, e) })
@@ -361,6 +368,7 @@ func (x entry) clause(r *v2.Rule) clause {
 		}
 		for _, s := range x.entities {
 			c.peers = append(c.peers, func(cfg Config, _ Policy, e End) bool { return entityPeer(cfg, s, e) })
+			c.pods = c.pods || s == "all" || s == "cluster" || s == "cluster-mesh"
 		}
 	}
 	return x.refused(c)
@@ -383,7 +391,19 @@ func aboutPods(sel v2.LabelSelector) bool {
 }
 
 // unlabelled: a pod whose labels are not known, which may be the very one that a deny is about.
-func unlabelled(e End) bool { return e.Labels.HasReserved("init") || e.Labels.HasReserved("unmanaged") }
+func unlabelled(e End) bool {
+	return e.Labels.HasReserved("init") || e.Labels.HasReserved("unmanaged") || e.Labels.HasReserved("unobserved")
+}
+
+// otherThanReserved reports whether a selector is about labels that are not reserved.
+func otherThanReserved(sel v2.LabelSelector) bool {
+	for k := range sel.MatchLabels {
+		if !strings.HasPrefix(k, "reserved:") {
+			return true
+		}
+	}
+	return slices.ContainsFunc(sel.MatchExpressions, func(x v2.LabelSelectorRequirement) bool { return !strings.HasPrefix(x.Key, "reserved:") })
+}
 
 // endpointPeer: a selector of peers, in the scope that the policy gives it, or in none.
 func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End, everywhere bool) bool {
@@ -396,6 +416,9 @@ func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End, everywhere 
 	}
 	if !selectorMatches(sel, set) {
 		return false
+	}
+	if set.HasReserved("unobserved") && otherThanReserved(sel) {
+		return false // it may have any labels
 	}
 	if everywhere || namesReserved(sel, "") {
 		return true
@@ -483,7 +506,8 @@ func entityPeer(cfg Config, entity string, e End) bool {
 	return e.Labels.HasReserved(entity)
 }
 
-func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
+// portMatches: anyName if the peer may have any names of ports.
+func (c clause) portMatches(proto uint8, port uint16, named []string, anyName bool) bool {
 	if c.anything {
 		return true
 	}
@@ -492,7 +516,7 @@ func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
 			continue
 		}
 		for _, p := range pr.Ports {
-			if portMatches(p, proto, port, named) {
+			if portMatches(p, proto, port, named, anyName) {
 				return true
 			}
 		}
@@ -511,7 +535,7 @@ func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
 	return false
 }
 
-func portMatches(p v2.PortProtocol, proto uint8, port uint16, named []string) bool {
+func portMatches(p v2.PortProtocol, proto uint8, port uint16, named []string, anyName bool) bool {
 	names := map[uint8]string{6: "TCP", 17: "UDP", 132: "SCTP"}
 	anyProto := p.Protocol == "" || p.Protocol == "ANY"
 	if names[proto] == "" || !anyProto && names[proto] != p.Protocol || unreadable(p) {
@@ -522,7 +546,7 @@ func portMatches(p v2.PortProtocol, proto uint8, port uint16, named []string) bo
 	}
 	n, err := strconv.Atoi(p.Port)
 	if err != nil {
-		return slices.Contains(named, fmt.Sprintf("%s/%s/%d", strings.ToLower(p.Port), names[proto], port))
+		return anyName || slices.Contains(named, fmt.Sprintf("%s/%s/%d", strings.ToLower(p.Port), names[proto], port))
 	}
 	last := n
 	if p.EndPort != 0 {
