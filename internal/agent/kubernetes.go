@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/enforcement"
+	"github.com/hawser-net/hawser/internal/agent/placement"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/apiserver"
@@ -35,7 +36,7 @@ type kubeConfig struct {
 	rules     *enforcement.Rules
 	filter    *labels.Filter
 	relabels  *podQueue
-	servers   *apiServers
+	servers   *placement.APIServers
 	// everything opens when all that policy depends on has been observed.
 	everything *syncGate
 }
@@ -98,15 +99,17 @@ func (k *kube) start(run *group, agent addressing.Agent) {
 	}
 	k.startRanges(run)
 	k.startEndpoints(run)
-	serversSynced := k.everything.expect("addresses of API servers")
+	const servers = "addresses of API servers"
+	serversSynced, placed := k.everything.expect(servers), k.creation.expect(servers)
 	run.start("api-servers", func(ctx context.Context) error {
 		// The labels of this node's own identity are among those that come first.
 		if k.identitiesKnown.wait(ctx) != nil {
 			return nil
 		}
 		return apiserver.Run(ctx, c.client, k.log, func(list []netip.Addr) {
-			k.servers.set(list)
+			k.servers.Set(list)
 			serversSynced()
+			placed()
 		})
 	})
 	k.startRules(run)

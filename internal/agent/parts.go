@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -116,7 +117,8 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	if c != nil {
 		if p.kube, err = newKube(kubeConfig{
 			cfg: cfg, log: log.With("part", "kubernetes"), cluster: c, objects: p.objects, tables: t, lifecycle: p.lifecycle, rules: p.rules, filter: filter,
-			relabels: relabels, servers: newAPIServers(cfg.self(), host, t, log.With("part", "kubernetes")), everything: p.everything,
+			relabels: relabels, everything: p.everything,
+			servers: p.newAPIServers(),
 		}); err != nil {
 			return nil, err
 		}
@@ -173,6 +175,22 @@ func (p *parts) newPublisher() *placement.Publisher {
 	return placement.New(c)
 }
 
+// newAPIServers returns what claims the addresses at which the API of Kubernetes is served.
+func (p *parts) newAPIServers() *placement.APIServers {
+	t, log := p.tables, p.log.With("part", "kubernetes")
+	return placement.NewAPIServers(placement.APIServersConfig{
+		Log: log, Self: p.cfg.self(), Local: func() []netip.Addr { return p.host.All(log) }, PodCIDRs: t.podCIDRs, Nodes: t.nodes.Table(),
+		Cache: t.cache, Addresses: t.addresses, Rules: p.rules,
+		HostLabels: func() labels.Set {
+			set, _ := t.identities.Labels(identity.Host)
+			return set
+		},
+		SetHostLabels: func(set labels.Set) error {
+			return t.identities.Apply(t.policy, map[identity.ID]labels.Set{identity.Host: set}, nil)
+		},
+	})
+}
+
 // newHubble returns what records and serves this node's flows, with what it reads of the agent.
 func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 	t, log := p.tables, p.log.With("part", "flows")
@@ -181,6 +199,7 @@ func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 		Monitor: p.monitor, Links: p.kernel.links.Names,
 		Endpoints: t.registry, Addresses: t.cache, Policy: t.policy, Labels: t.identities.Labels,
 		InForce: p.inForce.isOpen, PolicyLabels: p.policyLabels,
+		Shares: func(changes []policy.Change) (beyond, back []policy.Owner) { return p.rules.Shares(changes) },
 		Listen: func(path, option string) (net.Listener, error) { return restapi.Listen(path, option, log, nil) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)

@@ -8,9 +8,12 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
@@ -36,6 +39,58 @@ func previewOf(ctx context.Context, c policypb.PolicyClient, req *policypb.Previ
 		}
 		proto.Merge(out, piece)
 	}
+}
+
+// TestPreviewWithinShares: a policy whose prefixes would take those of another one out of force has
+// no preview that says otherwise, nor has the removal of one by which another comes in force again.
+func TestPreviewWithinShares(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	n.flags = append(n.flags, "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"), "--policy-namespace-prefix-max", "4")
+	n.start()
+	n.attached("web", map[string]string{"app": "web"})
+	document := func(name string, prefixes ...string) string {
+		return "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: " + name + ", namespace: default}, " +
+			"spec: {endpointSelector: {}, egress: [{toCIDR: [" + strings.Join(prefixes, ", ") + "]}]}}\n"
+	}
+	large := document("large", "192.0.2.0/24", "198.51.100.0/25", "198.51.100.128/25")
+	small := document("small", "203.0.113.0/26", "203.0.113.64/26")
+	n.policy("large.yaml", large)
+	// allowed waits until the pod may reach what only the large policy allows, or may not.
+	allowed := func(want bool) {
+		t.Helper()
+		controllers.Eventually(t, time.Minute, func() string {
+			_, text := n.call("GET", "/policy/trace?from=cep-name:default/web&to=198.51.100.1&dport=80&proto=tcp", "")
+			if got := strings.HasSuffix(strings.TrimSpace(text), `"verdict":"allowed"}`); got != want || !strings.Contains(text, "default/large") {
+				return fmt.Sprintf("allowed: %v, want %v by the policy large: %s", got, want, text)
+			}
+			return ""
+		})
+	}
+	allowed(true)
+	client := policypb.NewPolicyClient(n.flowConn(n.path("run/hubble.sock")))
+	of := func(texts ...string) *policypb.PreviewRequest {
+		req := &policypb.PreviewRequest{}
+		for _, text := range texts {
+			req.Documents = append(req.Documents, &policypb.Document{Content: []byte(text)})
+		}
+		return req
+	}
+	asks := func(req *policypb.PreviewRequest, code codes.Code, want string) {
+		t.Helper()
+		if _, err := previewOf(t.Context(), client, req); status.Code(err) != code || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v, want %v, %q", err, code, want)
+		}
+	}
+	asks(of(small), codes.FailedPrecondition, "CiliumNetworkPolicy default/large would allow nothing")
+	asks(of(document("small", "203.0.113.0/26")), codes.OK, "")
+	allowed(true)
+	n.policy("small.yaml", small)
+	allowed(false)
+	without := &policypb.PreviewRequest{Delete: []*policypb.PolicyName{{Namespace: "default", Name: "small"}}}
+	asks(without, codes.FailedPrecondition, "CiliumNetworkPolicy default/large would count again")
+	without.Documents = of(large).GetDocuments()
+	asks(without, codes.OK, "")
 }
 
 // TestPreviewIsWhatHappens has connections be made in the kernel, asks what a policy would refuse

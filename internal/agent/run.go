@@ -179,11 +179,16 @@ func (p *parts) startNetwork(run *group, synced func()) {
 				}
 				return p.meshSynced.wait(ctx)
 			},
-			Synced: synced,
+			Synced: func() {
+				if p.kube != nil {
+					p.kube.servers.NodesSynced()
+				}
+				synced()
+			},
 			Changed: func() {
 				p.mesh.setMine()
 				if p.kube != nil {
-					p.kube.servers.place()
+					p.kube.servers.NodesChanged()
 				}
 			},
 			Size: func(nodes int) {
@@ -307,6 +312,9 @@ func (p *parts) housekeeping(ctx context.Context) error {
 				p.network.ReplacePrograms()
 			}
 			err := errors.Join(p.rules.Retry(), p.tables.policy.Retry())
+			if p.kube != nil {
+				p.kube.servers.Retry()
+			}
 			if err != nil {
 				p.log.Error("policy is not fully in force", "error", err)
 			}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -129,7 +130,7 @@ func newPolicy(cfg Config, k *kernel, log *slog.Logger) (*enforcement.Policy, er
 	if err != nil {
 		return nil, err
 	}
-	return p, p.SetAudit(cfg.PolicyAudit)
+	return p, errors.Join(p.SetAudit(cfg.PolicyAudit), p.SetCluster(cfg.ClusterID, cfg.MaxConnectedClusters))
 }
 
 func newEngine(cfg Config) (*policy.Engine, error) {

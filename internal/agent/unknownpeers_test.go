@@ -54,7 +54,8 @@ func (c *kubeCluster) muffle(n *machineNode, m *kubeapi.Muffler) {
 // TestUnobservedPeerIsDenied: a node observes the addresses of other nodes' pods, and gets packets
 // of theirs with identities, whose labels its own watch has not delivered yet. What a deny by
 // labels is to keep out does not get in meanwhile, nor when the agent is killed and another one
-// starts, which waits for them. Who was known before is let in all the time.
+// starts, which waits for them. Who was known before is let in all the time. A deny by a name of
+// the peer's ports denies it every port meanwhile, and one of the cluster denies it too.
 func TestUnobservedPeerIsDenied(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -63,14 +64,28 @@ func TestUnobservedPeerIsDenied(t *testing.T) {
 	m := &kubeapi.Muffler{Kinds: []string{"ciliumidentities"}}
 	c.muffle(n1, m)
 	n1.policy("web.yaml", denyEvil)
+	n1.policy("more.yaml", `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: client, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: client}}
+  egress: [{toEntities: [all]}]
+  egressDeny: [{toEndpoints: [{matchExpressions: [{key: app, operator: NotIn, values: [good]}]}], toPorts: [{ports: [{port: echo}]}]}]
+---
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: outer, namespace: default}
+spec: {endpointSelector: {matchLabels: {app: outer}}, ingress: [{fromEntities: [all]}], ingressDeny: [{fromEntities: [cluster]}]}
+`)
 	for _, n := range []*machineNode{n1, n2} {
 		n.flags = append(n.flags, "--ipam", "kubernetes")
 		n.start()
 	}
 	web := c.pod(n1, "web", map[string]string{"app": "web"})
 	open := c.pod(n1, "open", map[string]string{"app": "open"})
+	client, outer := c.pod(n1, "client", map[string]string{"app": "client"}), c.pod(n1, "outer", map[string]string{"app": "outer"})
 	good := c.pod(n2, "good", map[string]string{"app": "good"})
-	for _, p := range []*machinePod{web, open} {
+	for _, p := range []*machinePod{web, open, outer, good} {
 		for _, to := range p.both(80) {
 			serveEcho(t, p.ns, to)
 		}
@@ -106,8 +121,14 @@ func TestUnobservedPeerIsDenied(t *testing.T) {
 		c.blocked("new, not observed yet", new, to)
 		c.passing("good, meanwhile", good, to)
 	})
-	for _, to := range open.both(80) { // nothing denies there
+	for i, to := range open.both(80) { // nothing denies there
 		c.passing("evil to a pod that denies nobody", evil, to)
+		c.blocked("evil to a pod that denies the cluster", evil, outer.both(80)[i])
+		c.passing("to good, whose ports are known", client, good.both(80)[i])
+	}
+	for _, to := range new.both(80) {
+		serveEcho(t, new.ns, to)
+		c.blocked("to new, whose ports may have any names", client, to)
 	}
 	n1.kill()
 	n1.launch()
@@ -122,4 +143,70 @@ func TestUnobservedPeerIsDenied(t *testing.T) {
 		c.passing("new, once it is observed", new, to)
 		c.blocked("evil, once it is observed", evil, to)
 	})
+	for i, to := range new.both(80) {
+		c.passing("to new, which has no port of that name", client, to)
+		c.blocked("evil to a pod that denies the cluster, once it is observed", evil, outer.both(80)[i])
+	}
+}
+
+// TestUnobservedAddressIsDenied: with native routing a node gets packets of other nodes' pods whose
+// addresses it has not observed yet. What a deny by labels is to keep out does not get in, and is
+// not outside of the cluster, also if a policy of another namespace names parts of the network that
+// the pods are in.
+func TestUnobservedAddressIsDenied(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	m := &kubeapi.Muffler{Kinds: []string{"ciliumendpoints"}}
+	c.muffle(n1, m)
+	n1.policy("web.yaml", denyEvil+`---
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: front, namespace: default}
+spec: {endpointSelector: {matchLabels: {app: front}}, ingress: [{fromEntities: [world]}]}
+`)
+	n1.policy("other.yaml", `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: halves, namespace: other}
+spec:
+  endpointSelector: {}
+  egress: [{toCIDR: [10.0.2.0/24, 10.0.2.0/25, 10.0.2.128/25, 'fd00:2::/112', 'fd00:2::/113', 'fd00:2::8000/113']}]
+`)
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(n.flags, "--ipam", "kubernetes", "--routing-mode", "native")
+		n.start()
+	}
+	web, front := c.pod(n1, "web", map[string]string{"app": "web"}), c.pod(n1, "front", map[string]string{"app": "front"})
+	good := c.pod(n2, "good", map[string]string{"app": "good"})
+	for _, p := range []*machinePod{web, front} {
+		for _, to := range p.both(80) {
+			serveEcho(t, p.ns, to)
+		}
+	}
+	for i, to := range web.both(80) {
+		c.passing("good, at first", good, to)
+		c.blocked("good to what is for the world", good, front.both(80)[i])
+	}
+	m.On()
+	evil := c.pod(n2, "evil", map[string]string{"app": "evil"})
+	blocked := func(when string) {
+		t.Helper()
+		for i, to := range web.both(80) {
+			c.blocked("evil, "+when, evil, to)
+			c.blocked("evil to what is for the world, "+when, evil, front.both(80)[i])
+			c.passing("good, "+when, good, to)
+		}
+	}
+	blocked("not observed yet")
+	list, err := n1.client.IPs(t.Context(), evil.ip4.String()+"/32", nil)
+	if err == nil && len(list) > 0 {
+		t.Fatalf("the watch of endpoints delivers: %+v", list)
+	}
+	m.Off()
+	c.eventually("the address is observed", func() bool {
+		list, err := n1.client.IPs(t.Context(), evil.ip4.String()+"/32", nil)
+		return err == nil && len(list) == 1 && list[0].Identity == evil.endpoint().Status.Identity.ID
+	})
+	blocked("once it is observed")
 }

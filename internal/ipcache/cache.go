@@ -26,11 +26,18 @@ type Cache struct {
 	rivals map[netip.Prefix][]Entry
 	// lengths counts the entries by family and prefix length, for Lookup.
 	lengths [2][129]int
-	// generated has the prefixes with a claim of that source: their host follows the pod CIDRs.
-	generated map[netip.Prefix]bool
+	// generated has the identities that claims of that source are made with: inside of a pod CIDR
+	// they have its identity and host instead.
+	generated map[generatedKey]identity.ID
 	// nodes has the prefixes claimed in the name of each node; podCIDRs those with their hosts.
 	nodes    map[string]map[netip.Prefix]Claim
 	podCIDRs map[netip.Prefix]int // number of nodes that claim it
+}
+
+// generatedKey is the claim of source Generated of an owner.
+type generatedKey struct {
+	p     netip.Prefix
+	owner unique.Handle[string]
 }
 
 // New returns an empty cache.
@@ -38,7 +45,7 @@ func New() *Cache {
 	return &Cache{
 		table:     table.New[netip.Prefix](Entry.Equal),
 		rivals:    make(map[netip.Prefix][]Entry),
-		generated: make(map[netip.Prefix]bool),
+		generated: make(map[generatedKey]identity.ID),
 		nodes:     make(map[string]map[netip.Prefix]Claim),
 		podCIDRs:  make(map[netip.Prefix]int),
 	}
@@ -107,8 +114,8 @@ func (c *Cache) Delete(p netip.Prefix, source Source, owner string) (revision ui
 
 func (c *Cache) upsert(x table.Txn[netip.Prefix, Entry], p netip.Prefix, e Entry) {
 	if e.Source == Generated {
-		c.generated[p] = true
-		e.host = unique.Make(c.hostOf(x, p))
+		c.generated[generatedKey{p, e.owner}] = e.Identity
+		e = c.placed(x, p, e)
 	}
 	old, found := x.Get(p)
 	if !found {
@@ -137,13 +144,15 @@ func (c *Cache) delete(x table.Txn[netip.Prefix, Entry], p netip.Prefix, e Entry
 	if !found {
 		return
 	}
+	if e.Source == Generated {
+		delete(c.generated, generatedKey{p, e.owner})
+	}
 	all := c.rivals[p]
 	if all == nil {
 		if !old.same(e) {
 			return
 		}
 		c.count(p, -1)
-		delete(c.generated, p)
 		x.Delete(p)
 		return
 	}
@@ -156,9 +165,6 @@ func (c *Cache) choose(x table.Txn[netip.Prefix, Entry], p netip.Prefix, all []E
 		c.rivals[p] = all
 	} else {
 		delete(c.rivals, p)
-	}
-	if c.generated[p] && !slices.ContainsFunc(all, func(e Entry) bool { return e.Source == Generated }) {
-		delete(c.generated, p)
 	}
 	x.Upsert(p, all[0])
 }
@@ -290,32 +296,23 @@ func (c *Cache) setNode(name string, want map[netip.Prefix]Claim) {
 	}
 }
 
-// follow renews the host of the generated prefixes inside pod networks.
+// follow renews the generated prefixes inside of pod networks.
 func (c *Cache) follow(x table.Txn[netip.Prefix, Entry], networks []netip.Prefix) {
-	for p := range c.generated {
-		inside := func(n netip.Prefix) bool { return n.Bits() <= p.Bits() && n.Contains(p.Addr()) }
-		if !slices.ContainsFunc(networks, inside) {
-			continue
-		}
-		host := unique.Make(c.hostOf(x, p))
-		if all := c.rivals[p]; all != nil {
-			for i := range all {
-				if all[i].Source == Generated {
-					all[i].host = host
-				}
-			}
-			x.Upsert(p, all[0])
-		} else if e, ok := x.Get(p); ok {
-			e.host = host
-			x.Upsert(p, e)
+	for k, id := range c.generated {
+		inside := func(n netip.Prefix) bool { return n.Bits() <= k.p.Bits() && n.Contains(k.p.Addr()) }
+		if slices.ContainsFunc(networks, inside) {
+			c.upsert(x, k.p, Entry{Identity: id, Source: Generated, owner: k.owner})
 		}
 	}
 }
 
-// hostOf returns the host of the smallest pod network that holds a prefix.
-func (c *Cache) hostOf(x table.Txn[netip.Prefix, Entry], p netip.Prefix) netip.Addr {
+// placed returns a generated entry as it is where its prefix lies. Inside of a pod network it has
+// the identity and the host of the smallest one: a rule that names a part of the network must not
+// have the pods there that are not known yet pass for what is outside of the cluster.
+func (c *Cache) placed(x table.Txn[netip.Prefix, Entry], p netip.Prefix, e Entry) Entry {
+	e.host = unique.Make(netip.Addr{})
 	if len(c.podCIDRs) == 0 {
-		return netip.Addr{}
+		return e
 	}
 	for bits := p.Bits(); bits >= 0; bits-- {
 		n, _ := p.Addr().Prefix(bits)
@@ -324,14 +321,15 @@ func (c *Cache) hostOf(x table.Txn[netip.Prefix, Entry], p netip.Prefix) netip.A
 		}
 		claims := c.rivals[n]
 		if claims == nil {
-			e, _ := x.Get(n)
-			claims = []Entry{e}
+			network, _ := x.Get(n)
+			claims = []Entry{network}
 		}
-		for _, e := range claims {
-			if e.Source == PodCIDR {
-				return e.Host()
+		for _, network := range claims {
+			if network.Source == PodCIDR {
+				e.Identity, e.host = network.Identity, network.host
+				return e
 			}
 		}
 	}
-	return netip.Addr{}
+	return e
 }

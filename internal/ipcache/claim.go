@@ -18,7 +18,7 @@ const (
 	// PodCIDR is the pod network of another node: an address there that nothing else claims is
 	// routed to that node.
 	PodCIDR
-	// Generated is a prefix that a policy names.
+	// Generated is a prefix that a policy names. Inside of a pod network it is what that is.
 	Generated
 	// Health is the health endpoint of another node, as that node announces it. Any other owner of
 	// the address takes precedence.

@@ -123,13 +123,13 @@ func (p *Policy) failure(id datapath.RuleSetID) error { return cmp.Or(p.failed[i
 // number of rule sets always fits.
 func (p *Policy) giveWay(rs datapath.RuleSet) bool {
 	var victim datapath.RuleSetID
-	most := len(rs.Entries)
+	most := p.partial[rs.ID].size(rs)
 	for id, s := range p.sets {
 		if id == rs.ID || s.number == 0 || p.isHeld(s.number) {
 			continue
 		}
-		if other, ok := p.engine.RuleSet(id); ok && len(other.Entries) > most {
-			victim, most = id, len(other.Entries)
+		if other, ok := p.engine.RuleSet(id); ok && p.partial[id].size(other) > most {
+			victim, most = id, p.partial[id].size(other)
 		}
 	}
 	if victim == 0 {

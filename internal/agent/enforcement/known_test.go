@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,11 @@ type peerBench struct {
 // peerIDs are the identities of other nodes' pods, one of another cluster.
 var peerIDs = []identity.ID{1000, 1001, 1002, 1003, 70000}
 
+// peerAddress is that of each peer. The policy peersByAddress is about what is around it.
+var peerAddress = netip.MustParseAddr("10.9.0.1")
+
+const peersByAddress = "by address"
+
 func (m *peerBench) labels(id identity.ID) labels.Set {
 	app := []string{"evil", "good", "plain"}[int(id)%3]
 	set, err := labels.PodLabels(labels.Pod{Namespace: "a", Cluster: "default", Labels: map[string]string{"app": app, "n": fmt.Sprint(id)}})
@@ -46,6 +52,14 @@ func newPeerBench(t *testing.T, seed uint64) *peerBench {
 		parsed(t, "z", `{"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"z"}}}},
 			"ingress":[{"action":"Accept","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"good"}}}}]},
 			{"action":"Deny","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"evil"}}}}]}]}`),
+		parsed(t, "by name", `{"endpointSelector":{"matchLabels":{"app":"x"}},"egress":[{"toEntities":["all"]}],
+			"egressDeny":[{"toEndpoints":[{"matchLabels":{"app":"evil"}}],"toPorts":[{"ports":[{"port":"pg","protocol":"TCP"}]}]}]}`),
+		parsed(t, "cluster", `{"endpointSelector":{"matchLabels":{"app":"y"}},"ingress":[{"fromEntities":["all"],"toPorts":[{"ports":[{"port":"443","protocol":"TCP"}]}]}],
+			"ingressDeny":[{"fromEntities":["cluster"],"toPorts":[{"ports":[{"port":"443","protocol":"TCP"}]}]}]}`),
+		parsed(t, "not evil", `{"endpointSelector":{"matchLabels":{"app":"z"}},"egress":[{"toEntities":["all"]}],"egressDeny":[{"toEndpoints":[{"matchLabels":{"app":"evil"}}]}]}`),
+		parsed(t, peersByAddress, `{"tier":"Admin","priority":2,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"z"}}}},
+			"egress":[{"action":"Pass","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"evil"}}}}]},
+			{"action":"Accept","to":[{"networks":["10.9.0.0/16"]}]}]}`),
 	}, []string{fmt.Sprint("seed ", seed)}}
 }
 
@@ -57,7 +71,7 @@ func (m *peerBench) passes() map[identity.ID]string {
 		for _, pod := range benchPods {
 			for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 				for _, port := range []uint16{80, 443} {
-					if m.node.Maps.Verdict(pod, dir, uint32(id), netip.Addr{}, 6, port) == datapath.ReasonForwarded {
+					if m.node.Maps.Verdict(pod, dir, uint32(id), peerAddress, 6, port) == datapath.ReasonForwarded {
 						b.WriteByte('+')
 					} else {
 						b.WriteByte('-')
@@ -70,13 +84,19 @@ func (m *peerBench) passes() map[identity.ID]string {
 	return out
 }
 
-// observe has the agent know of identities that came and went.
+// observe has the agent know of identities that came and went, with the names of their ports.
 func (m *peerBench) observe(come, gone []identity.ID) error {
 	sets := map[identity.ID]labels.Set{}
 	for _, id := range come {
 		sets[id] = m.labels(id)
 	}
-	return m.policy.SetIdentities(sets, gone)
+	return errors.Join(m.policy.Change(func(e *policy.Engine) error {
+		var errs []error
+		for _, id := range come {
+			errs = append(errs, e.SetNamedPorts(id, "pg.TCP.443"))
+		}
+		return errors.Join(errs...)
+	}), m.policy.SetIdentities(sets, gone))
 }
 
 // TestUnknownPeers has an agent observe and forget identities of peers in any order, and kills it
@@ -192,6 +212,8 @@ func TestKnownIdentitiesNotWritten(t *testing.T) {
 func TestKnownIdentitiesAfterUpgrade(t *testing.T) {
 	t.Parallel()
 	m := newPeerBench(t, 1)
+	// The agent of before is made without what gives blocks of addresses their identities.
+	m.changes = slices.DeleteFunc(m.changes, func(ch policy.Change) bool { return ch.Owner == peersByAddress })
 	engine, err := policy.New(policy.Defaults())
 	m.must(err)
 	old, err := NewPolicy(slog.New(slog.DiscardHandler), engine, recordsNothing{m.node.Maps})

@@ -1,12 +1,15 @@
 package enforcement
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -14,6 +17,11 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/table"
 )
+
+// maxMeshPorts is how many ports of one name and protocol other clusters may give an identity. Each
+// costs an entry in every rule set of this cluster that names it, and a rule set beyond its share
+// locks its pods.
+const maxMeshPorts = 64
 
 // NamedPorts reports to the policy engine which named ports the endpoints of an identity have, all
 // together, by the claims in the address cache: an egress rule may call a peer's port by its name.
@@ -24,19 +32,27 @@ type NamedPorts struct {
 
 	mu sync.Mutex
 	// byPrefix has the prefixes whose endpoints have named ports, byID how many endpoints of an
-	// identity have which; both by the ports' canonical text.
+	// identity have which.
 	byPrefix map[netip.Prefix]portsOf
-	byID     map[identity.ID]map[string]int
+	byID     map[identity.ID]map[portsOf]int
+	// refused counts the ports of identities that are beyond maxMeshPorts.
+	refused    map[identity.ID]int
+	complaints rate.Sometimes // another cluster may change its ports often
 }
 
 type portsOf struct {
 	id   identity.ID
-	text string
+	text string // canonical
+	mesh bool   // as another cluster says
 }
 
 // NewNamedPorts returns one that has reported nothing yet. It must run.
 func NewNamedPorts(log *slog.Logger, p *Policy, cache *ipcache.Cache) *NamedPorts {
-	return &NamedPorts{log: log, policy: p, watch: cache.Table().Watch(), byPrefix: map[netip.Prefix]portsOf{}, byID: map[identity.ID]map[string]int{}}
+	return &NamedPorts{
+		log: log, policy: p, watch: cache.Table().Watch(),
+		byPrefix: map[netip.Prefix]portsOf{}, byID: map[identity.ID]map[portsOf]int{}, refused: map[identity.ID]int{},
+		complaints: rate.Sometimes{First: 20, Interval: 10 * time.Second},
+	}
 }
 
 // Run follows the cache until ctx ends.
@@ -72,14 +88,15 @@ func (b *NamedPorts) Sync() {
 	if len(touched) == 0 {
 		return
 	}
+	texts := make(map[identity.ID]string, len(touched))
+	for id := range touched {
+		text, refused := union(b.byID[id])
+		b.noteRefused(id, refused)
+		texts[id] = text
+	}
 	err := b.policy.Change(func(e *policy.Engine) error {
-		for id := range touched {
-			var items []string
-			for text := range b.byID[id] {
-				items = append(items, strings.Split(text, "_")...)
-			}
-			slices.Sort(items)
-			if err := e.SetNamedPorts(id, strings.Join(slices.Compact(items), "_")); err != nil {
+		for id, text := range texts {
+			if err := e.SetNamedPorts(id, text); err != nil {
 				return err // texts are canonical: it cannot be
 			}
 		}
@@ -90,12 +107,55 @@ func (b *NamedPorts) Sync() {
 	}
 }
 
+// union returns the named ports of an identity, and how many of those that other clusters give it
+// are left out: each name and protocol has the lowest ports, so that every node decides alike.
+func union(counts map[portsOf]int) (text string, refused int) {
+	var kept, mesh []policy.NamedPort
+	for p := range counts {
+		ports, _ := policy.ParseNamedPorts(p.text) // written by portText
+		if p.mesh {
+			mesh = append(mesh, ports...)
+		} else {
+			kept = append(kept, ports...)
+		}
+	}
+	slices.SortFunc(mesh, func(a, b policy.NamedPort) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
+	})
+	mesh = slices.Compact(mesh)
+	same := 0 // ports of this name and protocol
+	for i, p := range mesh {
+		if i > 0 && (mesh[i-1].Name != p.Name || mesh[i-1].Proto != p.Proto) {
+			same = 0
+		}
+		if same++; same > maxMeshPorts {
+			refused++
+			continue
+		}
+		kept = append(kept, p)
+	}
+	return policy.FormatNamedPorts(kept), refused
+}
+
+// noteRefused records how many ports of an identity are left out.
+func (b *NamedPorts) noteRefused(id identity.ID, n int) {
+	if n > 0 && b.refused[id] == 0 {
+		b.complaints.Do(func() {
+			b.log.Warn("other clusters give an identity too many ports of one name: to rules that name it, only the lowest have it",
+				"identity", id, "limit", maxMeshPorts, "refused", n)
+		})
+	}
+	if b.refused[id] = n; n == 0 {
+		delete(b.refused, id)
+	}
+}
+
 // apply counts one change of the cache, and notes whose ports differ by it.
 func (b *NamedPorts) apply(ch table.Change[netip.Prefix, ipcache.Entry], touched map[identity.ID]bool) {
 	var now portsOf
 	if !ch.Deleted {
 		if text := portText(ch.Value.NamedPorts()); text != "" {
-			now = portsOf{ch.Value.Identity, text}
+			now = portsOf{ch.Value.Identity, text, ch.Value.Source == ipcache.ClusterMesh}
 		}
 	}
 	old := b.byPrefix[ch.Key]
@@ -115,17 +175,17 @@ func (b *NamedPorts) count(p portsOf, n int, touched map[identity.ID]bool) {
 	if p == (portsOf{}) {
 		return
 	}
-	texts := b.byID[p.id]
-	if texts == nil {
-		texts = map[string]int{}
-		b.byID[p.id] = texts
+	counts := b.byID[p.id]
+	if counts == nil {
+		counts = map[portsOf]int{}
+		b.byID[p.id] = counts
 	}
-	was := texts[p.text]
-	texts[p.text] += n
-	if texts[p.text] == 0 {
-		delete(texts, p.text)
+	was := counts[p]
+	counts[p] += n
+	if counts[p] == 0 {
+		delete(counts, p)
 	}
-	if len(texts) == 0 {
+	if len(counts) == 0 {
 		delete(b.byID, p.id)
 	}
 	if was == 0 || was+n == 0 {

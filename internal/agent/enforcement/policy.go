@@ -62,6 +62,8 @@ type Policy struct {
 	waiting   map[datapath.RuleSetID]struct{}   // rule sets that no row needs before Synced
 	unplaced  map[string][]Unplaced             // by kind: see SetUnplaced
 	misled    map[datapath.RuleSetID]error      // rule sets that name some of these
+	others    otherClusters
+	partial   map[datapath.RuleSetID]*partial // rule sets of which the kernel has a part
 	known     known
 	// gone are the kernel rows of detached endpoints that could not be removed yet, by interface.
 	gone map[int]*boundRow
@@ -113,7 +115,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel Kernel) (*Policy,
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
 		bindings: map[policy.Subject]policy.Binding{}, sets: map[datapath.RuleSetID]*kernelSet{},
 		failed: map[datapath.RuleSetID]error{}, waiting: map[datapath.RuleSetID]struct{}{}, gone: map[int]*boundRow{},
-		unplaced: map[string][]Unplaced{}, misled: map[datapath.RuleSetID]error{},
+		unplaced: map[string][]Unplaced{}, misled: map[datapath.RuleSetID]error{}, partial: map[datapath.RuleSetID]*partial{},
 		left: map[datapath.RuleSetID]datapath.RuleSet{}, observed: make(chan struct{}),
 	}
 	existing, err := kernel.RuleSets()
@@ -536,6 +538,7 @@ func (p *Policy) apply(u policy.Update) error {
 		delete(p.sets, id)
 		delete(p.failed, id)
 		delete(p.misled, id)
+		delete(p.partial, id)
 		delete(p.waiting, id)
 		if s == nil || s.number == 0 {
 			continue
@@ -612,7 +615,7 @@ func (p *Policy) put(rs datapath.RuleSet, makeRoom bool) error {
 		s.number = p.nextSet
 	}
 	want.ID = s.number
-	err := p.maps.InstallRuleSet(want)
+	want, err := p.installShare(rs.ID, want)
 	// Room does not help beyond the share, which others may exceed from before a restart.
 	for makeRoom && errors.Is(err, datapath.ErrFull) && !errors.Is(err, datapath.ErrShare) && p.giveWay(rs) {
 		err = p.maps.InstallRuleSet(want)
@@ -628,26 +631,31 @@ func (p *Policy) put(rs datapath.RuleSet, makeRoom bool) error {
 
 // delta changes a live rule set in place, in the order that the engine asks for: each kind of
 // change is one call because the maps order entries by how specific they are only. If that fails
-// half-way the whole is written again; if that fails too its endpoints are locked.
+// half-way the whole is written again; if that fails too its endpoints are locked. Of what is in
+// the kernel in part the whole is tried once it has become smaller.
 func (p *Policy) delta(d policy.Delta) error {
 	s := p.sets[d.ID]
 	if s == nil || s.number == 0 {
 		return nil // it is not in the kernel; when it is written, it is whole
 	}
-	err := p.steps(s.number, d)
-	if err == nil && len(p.unplaced) == 0 {
+	part := p.partial[d.ID]
+	err := p.steps(s.number, part.within(d))
+	if err == nil && part == nil && len(p.unplaced) == 0 {
 		return nil
 	}
 	rs, ok := p.engine.RuleSet(d.ID)
 	if !ok {
 		return nil
 	}
-	if err == nil {
-		return p.recheck(rs)
+	misled := p.recheck(rs)
+	if err == nil && (part == nil || len(rs.Entries) >= part.whole) {
+		return misled
 	}
-	if p.install(rs) == nil {
-		return nil
+	again := p.install(rs)
+	if again == nil {
+		return misled
 	}
+	err = cmp.Or(err, again)
 	p.failed[d.ID] = err
 	for _, b := range p.rows {
 		if b.pointsAt(s.number) {

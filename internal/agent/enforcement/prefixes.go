@@ -39,10 +39,14 @@ func newPrefixIdentities(scope identity.ID, named func([]*policy.Rule) []netip.P
 	}, nil
 }
 
-// take notes the prefixes of an owner's new rules and adds the identities of those that had none to
-// places. It returns the prefixes of the owner's rules until now, for release.
+// take is use with the prefixes of an owner's new rules.
 func (b *prefixIdentities) take(ch policy.Change, places map[netip.Prefix]identity.ID) (previous []netip.Prefix, errs []error) {
-	next := b.named(ch.Rules)
+	return b.use(ch.Owner, b.named(ch.Rules), places)
+}
+
+// use notes the prefixes that an owner names now and adds the identities of those that had none to
+// places. It returns those that the owner has named until now, for release.
+func (b *prefixIdentities) use(owner policy.Owner, next []netip.Prefix, places map[netip.Prefix]identity.ID) (previous []netip.Prefix, errs []error) {
 	for _, p := range next {
 		b.users[p]++
 		if _, known := b.prefixes[p]; known {
@@ -61,9 +65,9 @@ func (b *prefixIdentities) take(ch policy.Change, places map[netip.Prefix]identi
 		}
 		b.prefixes[p], places[p] = id, id
 	}
-	previous = b.byOwner[ch.Owner]
-	if b.byOwner[ch.Owner] = next; len(next) == 0 {
-		delete(b.byOwner, ch.Owner)
+	previous = b.byOwner[owner]
+	if b.byOwner[owner] = next; len(next) == 0 {
+		delete(b.byOwner, owner)
 	}
 	return previous, errs
 }

@@ -92,6 +92,10 @@ type Rules struct {
 	blocks *prefixIdentities
 	// staleBlocks are those that the kernel has from before a restart and no rule has named since.
 	staleBlocks map[netip.Prefix]bool
+	// servers are the addresses outside of the cluster at which the Kubernetes API is served.
+	servers map[netip.Prefix]bool
+	// nodeServers are those that the kernel had as nodes' at the start.
+	nodeServers []datapath.IPCacheEntry
 	// missingBlocks could not be written into the kernel yet, missingPrefixes not be published.
 	missingBlocks, missingPrefixes map[netip.Prefix]identity.ID
 	// oldPrefixes and oldBlocks are no longer named by the rules that did, once for each.
@@ -144,6 +148,8 @@ func (r *Rules) restorePrefixes(first identity.ID) error {
 		if id := identity.ID(row.Identity); id.Scope() == identity.LocalScope && !id.IsTemporary() {
 			cp.Identities = append(cp.Identities, identity.CheckpointEntry{ID: id, Labels: r.cidrs.labels(row.Prefix)})
 			cp.Next = max(cp.Next, id+1)
+		} else if id == identity.KubeAPIServer {
+			r.nodeServers = append(r.nodeServers, row)
 		}
 	}
 	inKernel := len(cp.Identities)
@@ -248,6 +254,16 @@ func (r *Rules) Apply(changes []policy.Change) error {
 	return errors.Join(append(errs, r.dropOld()...)...)
 }
 
+// Shares returns the policies that would not be enforced as they are written if changes were
+// applied, because their prefixes are beyond the share of their namespace: beyond are those among
+// the changes, and others for which that is new. Others for whose prefixes there would be room
+// again are back.
+func (r *Rules) Shares(changes []policy.Change) (beyond, back []policy.Owner) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shares.after(changes)
+}
+
 // dropOld drops what rules named until they were replaced, unless rule sets in force may name it.
 func (r *Rules) dropOld() []error {
 	if !r.cfg.Policy.settled() {
@@ -314,7 +330,7 @@ func (r *Rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error
 	}
 	upserts := map[identity.ID]labels.Set{}
 	for p, id := range places {
-		upserts[id], r.missingPrefixes[p] = r.cidrs.labels(p), id
+		upserts[id], r.missingPrefixes[p] = r.labels(p), id
 	}
 	for p, id := range blocks {
 		upserts[id], r.missingBlocks[p] = r.blocks.labels(p), id

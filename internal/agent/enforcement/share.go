@@ -124,6 +124,35 @@ func (s *prefixShares) beyond() (out []policy.Owner) {
 	return out
 }
 
+// after returns the owners whose prefixes would be beyond the share after changes, of those that
+// are changed and those that are not beyond it now; and back, those that would be within it again,
+// although they are not changed. Both are sorted.
+func (s *prefixShares) after(changes []policy.Change) (beyond, back []policy.Owner) {
+	next := newPrefixShares(s.max, slog.New(slog.DiscardHandler))
+	next.of = maps.Clone(s.of)
+	for ns, owners := range s.namespaces {
+		next.namespaces[ns] = make(map[policy.Owner]*namingRules, len(owners))
+		for o, n := range owners {
+			c := *n
+			next.namespaces[ns][o] = &c
+		}
+	}
+	changed := map[policy.Owner]bool{}
+	for _, ch := range changes {
+		changed[ch.Owner] = true
+	}
+	for _, ch := range next.limit(changes) {
+		switch n := next.namespaces[next.of[ch.Owner]][ch.Owner]; {
+		case n != nil && n.refused:
+			beyond = append(beyond, ch.Owner)
+		case !changed[ch.Owner]:
+			back = append(back, ch.Owner)
+		}
+	}
+	slices.Sort(beyond)
+	return beyond, back
+}
+
 func (s *prefixShares) fault() string {
 	return fmt.Sprintf("the policies of its namespace name more than %d prefixes (--policy-namespace-prefix-max), and this one is among the largest: its prefixes allow nothing, and deny everything", s.max)
 }

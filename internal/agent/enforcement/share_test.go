@@ -3,11 +3,13 @@ package enforcement
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath/fake"
 	kernelmaps "github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/testenv"
@@ -66,6 +68,46 @@ func TestPrefixFlood(t *testing.T) {
 				t.Errorf("%s, with a bound of %d: the pod of another namespace is locked: %v, %v", victim.Owner, bound, rows[0].Locked, err)
 			}
 		}
+	}
+}
+
+// TestSharesAfter: it is known before whose prefixes changes take out of force or put back, and
+// asking changes nothing.
+func TestSharesAfter(t *testing.T) {
+	t.Parallel()
+	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
+	b.start()
+	b.rules.shares.max = 4
+	policyOf := func(name, namespace string, n int) policy.Change {
+		return cnp(t, name, namespace, fmt.Sprintf(`{endpointSelector: {}, egress: [{toCIDR: [%s]}]}`, strings.Join(singles(0, n), ", ")))
+	}
+	gone := func(name string) policy.Change { return policy.Change{Owner: policy.Owner(name)} }
+	b.apply(policyOf("large", "a", 3), policyOf("small", "a", 1), policyOf("huge", "b", 5), policyOf("tiny", "b", 1))
+	for _, tt := range []struct {
+		changes []policy.Change
+		want    string
+	}{
+		{[]policy.Change{policyOf("new", "a", 2)}, "[a/large] []"},
+		{[]policy.Change{policyOf("new", "a", 4)}, "[a/new] []"},
+		{[]policy.Change{policyOf("new", "c", 4)}, "[] []"},
+		{[]policy.Change{policyOf("new", "a", 2), policyOf("large", "a", 1)}, "[] []"},
+		{[]policy.Change{policyOf("new", "a", 2), gone("a/large")}, "[] []"},
+		{[]policy.Change{policyOf("new", "b", 1)}, "[] []"}, // huge is out of force already
+		{[]policy.Change{policyOf("huge", "b", 6)}, "[b/huge] []"},
+		{[]policy.Change{policyOf("huge", "b", 3)}, "[] []"},
+		{[]policy.Change{policyOf("huge", "b", 4), gone("b/tiny")}, "[] []"},
+	} {
+		beyond, back := b.rules.Shares(tt.changes)
+		if got := fmt.Sprint(beyond, back); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.changes, got, tt.want)
+		}
+	}
+	b.apply(policyOf("huge", "b", 4))
+	if beyond, back := b.rules.Shares([]policy.Change{gone("b/tiny")}); fmt.Sprint(beyond, back) != "[] [b/huge]" {
+		t.Errorf("when there is room again: %v %v", beyond, back)
+	}
+	if got := fmt.Sprint(b.rules.shares.beyond()); got != "[b/huge]" {
+		t.Errorf("out of force: %s", got)
 	}
 }
 
