@@ -23,13 +23,14 @@ func TestStoreThatRefuses(t *testing.T) {
 		t.Helper()
 		n := newNode(t, kvstore.NewMemory(), "192.0.2.1", allocator.WithTimeout(10*time.Second))
 		var mu sync.Mutex
+		requests := 0
 		began := time.Now()
 		n.store.SetFault(func(ctx context.Context, call kvstore.MemoryCall) (before, after error) {
 			if call.Op != "txn" {
 				return nil, nil
 			}
 			mu.Lock()
-			asked++
+			requests++
 			mu.Unlock()
 			switch {
 			case time.Since(began) < refuses:
@@ -46,7 +47,7 @@ func TestStoreThatRefuses(t *testing.T) {
 		took = time.Since(began)
 		mu.Lock()
 		defer mu.Unlock()
-		return took, asked, err
+		return took, requests, err
 	}
 	noLeader := errors.New("etcdserver: no leader")
 	for _, tt := range []struct {

@@ -317,11 +317,16 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 	if m.v6 {
 		keyType = nftables.TypeIP6Addr
 	}
+	// IDs are the transaction's. The library would count those of all connections, without a lock.
+	id := uint32(0)
+	if m.v6 {
+		id = 3
+	}
 	sets := masqSets{
 		v6:      m.v6,
-		pods:    &nftables.Set{Table: table, Name: m.setName("pods"), KeyType: keyType, Interval: true},
-		cluster: &nftables.Set{Table: table, Name: m.setName("cluster"), KeyType: keyType, Interval: true},
-		plain:   &nftables.Set{Table: table, Name: m.setName(setPlain), KeyType: keyType},
+		pods:    &nftables.Set{ID: id + 1, Table: table, Name: m.setName("pods"), KeyType: keyType, Interval: true},
+		cluster: &nftables.Set{ID: id + 2, Table: table, Name: m.setName("cluster"), KeyType: keyType, Interval: true},
+		plain:   &nftables.Set{ID: id + 3, Table: table, Name: m.setName(setPlain), KeyType: keyType},
 	}
 	for _, s := range []struct {
 		set      *nftables.Set

@@ -121,10 +121,14 @@ func (e *Env) empty(t testing.TB) {
 	}
 }
 
-// notServer selects all but the service that is the server itself, and the rights that it grants.
-var notServer = &client.ListOptions{
-	FieldSelector: fields.OneTermNotEqualSelector("metadata.name", "kubernetes"),
-	LabelSelector: labels.NewSelector().Add(*bootstrapped),
+// notServer selects of a kind all but the service that is the server itself, and the rights that it
+// grants.
+func notServer(kind string) *client.ListOptions {
+	o := &client.ListOptions{LabelSelector: labels.NewSelector().Add(*bootstrapped)}
+	if kind == "Service" {
+		o.FieldSelector = fields.OneTermNotEqualSelector("metadata.name", "kubernetes")
+	}
+	return o
 }
 
 var bootstrapped, _ = labels.NewRequirement("kubernetes.io/bootstrapping", selection.DoesNotExist, nil)
@@ -133,7 +137,7 @@ var bootstrapped, _ = labels.NewRequirement("kubernetes.io/bootstrapping", selec
 func (e *Env) deleteAll(ctx context.Context, kind schema.GroupVersionKind) error {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind)
-	if err := e.Client.List(ctx, list, notServer); err != nil {
+	if err := e.Client.List(ctx, list, notServer(kind.Kind)); err != nil {
 		return err
 	}
 	namespaces := map[string]bool{}
@@ -142,7 +146,7 @@ func (e *Env) deleteAll(ctx context.Context, kind schema.GroupVersionKind) error
 			namespaces[namespace] = true
 			o := &metav1.PartialObjectMetadata{}
 			o.SetGroupVersionKind(kind)
-			which := &client.DeleteAllOfOptions{ListOptions: *notServer}
+			which := &client.DeleteAllOfOptions{ListOptions: *notServer(kind.Kind)}
 			which.Namespace, which.GracePeriodSeconds = namespace, new(int64)
 			err := e.Client.DeleteAllOf(ctx, o, which)
 			if err != nil {
