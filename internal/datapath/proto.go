@@ -58,3 +58,25 @@ func ParseProto(s string) (uint8, error) {
 	}
 	return uint8(n), nil
 }
+
+// HasPorts reports whether a protocol is one whose ports a policy may name.
+func HasPorts(p uint8) bool { return p == ProtoTCP || p == ProtoUDP || p == ProtoSCTP }
+
+// ValidPortName reports whether s is a service name of RFC 6335: up to 15 letters (lower case
+// here), digits and single hyphens, at least one letter, no hyphen at the ends.
+func ValidPortName(s string) bool {
+	if len(s) == 0 || len(s) > 15 || s[0] == '-' || s[len(s)-1] == '-' || strings.Contains(s, "--") {
+		return false
+	}
+	letter := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z':
+			letter = true
+		case c >= '0' && c <= '9' || c == '-':
+		default:
+			return false
+		}
+	}
+	return letter
+}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -117,8 +116,7 @@ func nameable(ports []NamedPort) []NamedPort {
 	kept := ports[:0]
 	for _, p := range ports {
 		proto, err := datapath.ParseProto(p.Protocol)
-		hasPorts := proto == datapath.ProtoTCP || proto == datapath.ProtoUDP || proto == datapath.ProtoSCTP
-		if err == nil && hasPorts && p.Port != 0 && validPortName(p.Name) {
+		if err == nil && datapath.HasPorts(proto) && p.Port != 0 && datapath.ValidPortName(p.Name) {
 			kept = append(kept, NamedPort{p.Name, p.Port, datapath.ProtoName(proto)})
 		}
 	}
@@ -126,16 +124,6 @@ func nameable(ports []NamedPort) []NamedPort {
 		return nil
 	}
 	return slices.Clone(kept) // not the room of those left out
-}
-
-// validPortName reports whether s is a service name as Kubernetes accepts it for a port: up to 15
-// small letters, digits and single hyphens, at least one letter, no hyphen at the ends.
-func validPortName(s string) bool {
-	if len(s) > 15 || strings.HasPrefix(s, "-") || strings.HasSuffix(s, "-") || strings.Contains(s, "--") {
-		return false
-	}
-	const letters = "abcdefghijklmnopqrstuvwxyz"
-	return strings.ContainsAny(s, letters) && strings.Trim(s, letters+"0123456789-") == ""
 }
 
 // Validate reports all that is wrong with a pair.

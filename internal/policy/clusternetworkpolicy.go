@@ -286,7 +286,7 @@ func (ps *parser) clusterProtocol(at string, p *policyv1alpha2.ClusterNetworkPol
 	case named == "":
 		ps.fail(at, "is empty, or has a field that is not known here; write one of tcp, udp, sctp and destinationNamedPort")
 		return nil
-	case !validPortName(named):
+	case !datapath.ValidPortName(named):
 		ps.fail(at+".destinationNamedPort", "%q is not the name of a port", clip(named))
 		return nil
 	}

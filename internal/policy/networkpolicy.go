@@ -171,7 +171,7 @@ func (ps *parser) networkPort(at string, p *networkingv1.NetworkPolicyPort) (Por
 			return m, false
 		}
 	case p.Port.Type == intstr.String:
-		if m.Name = p.Port.StrVal; !validPortName(m.Name) {
+		if m.Name = p.Port.StrVal; !datapath.ValidPortName(m.Name) {
 			ps.fail(at+".port", "%q is not the name of a port", clip(m.Name))
 			return m, false
 		}

@@ -717,7 +717,7 @@ func (ps *parser) port(field string, in *v2.PortProtocol) []PortMatch {
 		}
 	default:
 		m.Name = strings.ToLower(in.Port)
-		if !validPortName(m.Name) {
+		if !datapath.ValidPortName(m.Name) {
 			ps.fail(field+".port", "%q is neither a port number nor the name of a port", clip(in.Port))
 			return nil
 		}

@@ -65,7 +65,7 @@ type NamedPort struct {
 func FormatNamedPorts(ports []NamedPort) string {
 	items := make([]string, 0, len(ports))
 	for _, p := range ports {
-		if !validPortName(p.Name) || p.Port == 0 || !hasPorts(p.Proto) {
+		if !datapath.ValidPortName(p.Name) || p.Port == 0 || !datapath.HasPorts(p.Proto) {
 			continue
 		}
 		items = append(items, fmt.Sprintf("%s.%s.%d", p.Name, datapath.ProtoName(p.Proto), p.Port))
@@ -82,11 +82,11 @@ func ParseNamedPorts(s string) ([]NamedPort, error) {
 	var out []NamedPort
 	for item := range strings.SplitSeq(s, "_") {
 		f := strings.Split(item, ".")
-		if len(f) != 3 || !validPortName(f[0]) {
+		if len(f) != 3 || !datapath.ValidPortName(f[0]) {
 			return nil, fmt.Errorf("named port %q is not name.PROTO.port", clip(item))
 		}
 		proto, err := datapath.ParseProto(f[1])
-		if err != nil || !hasPorts(proto) {
+		if err != nil || !datapath.HasPorts(proto) {
 			return nil, fmt.Errorf("named port %q: the protocol has no ports", clip(item))
 		}
 		n, err := strconv.ParseUint(f[2], 10, 16)
@@ -96,30 +96,6 @@ func ParseNamedPorts(s string) ([]NamedPort, error) {
 		out = append(out, NamedPort{f[0], proto, uint16(n)})
 	}
 	return out, nil
-}
-
-// hasPorts reports whether a policy may name ports of the protocol.
-func hasPorts(proto uint8) bool {
-	return proto == datapath.ProtoTCP || proto == datapath.ProtoUDP || proto == datapath.ProtoSCTP
-}
-
-// validPortName reports whether s is a service name of RFC 6335: up to 15 letters (lower case
-// here), digits and single hyphens, at least one letter, no hyphen at the ends.
-func validPortName(s string) bool {
-	if len(s) == 0 || len(s) > 15 || s[0] == '-' || s[len(s)-1] == '-' || strings.Contains(s, "--") {
-		return false
-	}
-	letter := false
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z':
-			letter = true
-		case c >= '0' && c <= '9' || c == '-':
-		default:
-			return false
-		}
-	}
-	return letter
 }
 
 // portSet is what one peer identity, or any peer, has in one direction of a rule set: keys sorted
