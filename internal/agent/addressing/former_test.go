@@ -45,11 +45,7 @@ func TestFormer(t *testing.T) {
 		has := map[string]string{"here": "1", "same": "3", "namesake": "now"}
 		f := Former{
 			Pool: pool, Interval: time.Second, Log: slog.New(slog.DiscardHandler),
-			Named: func(ofNode func(netip.Addr) bool) []pods.Address {
-				mu.Lock()
-				defer mu.Unlock()
-				return slices.DeleteFunc(slices.Clone(named), func(a pods.Address) bool { return !ofNode(a.IP) })
-			},
+			Named: among(&mu, &named),
 			Has: func(pod k8s.Key, uid string) bool {
 				now, ok := has[pod.Name]
 				return ok && (uid == "" || uid == now)
@@ -161,12 +157,8 @@ func TestFormerOfLaterAddresses(t *testing.T) {
 				named := []pods.Address{{IP: netip.MustParseAddr(later), Pod: k8s.Key{Namespace: "a", Name: "elsewhere"}, UID: "1"}}
 				f := Former{
 					Pool: pool, Interval: time.Second, Log: slog.New(slog.DiscardHandler),
-					Named: func(ofNode func(netip.Addr) bool) []pods.Address {
-						mu.Lock()
-						defer mu.Unlock()
-						return slices.DeleteFunc(slices.Clone(named), func(a pods.Address) bool { return !ofNode(a.IP) })
-					},
-					Has: func(k8s.Key, string) bool { return false },
+					Named: among(&mu, &named),
+					Has:   func(k8s.Key, string) bool { return false },
 				}
 				f.Reserve()
 				go func() { _ = f.Run(t.Context()) }()
@@ -198,5 +190,14 @@ func TestFormerOfLaterAddresses(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// among returns a [Former.Named] of a list that mu guards.
+func among(mu *sync.Mutex, list *[]pods.Address) func(func(netip.Addr) bool) []pods.Address {
+	return func(ofNode func(netip.Addr) bool) []pods.Address {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.DeleteFunc(slices.Clone(*list), func(a pods.Address) bool { return !ofNode(a.IP) })
 	}
 }

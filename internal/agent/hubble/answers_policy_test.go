@@ -100,12 +100,6 @@ func TestPoliciesOfFlowAreBounded(t *testing.T) {
 	if len(named) != maxNamed || named[0].GetNamespace() != "shop" {
 		t.Errorf("a flow names %d policies, %v and others", len(named), named[:min(1, len(named))])
 	}
-	heap := func() int64 {
-		runtime.GC()
-		var st runtime.MemStats
-		runtime.ReadMemStats(&st)
-		return int64(st.HeapAlloc)
-	}
 	before := heap()
 	for port := range uint16(maxDecided - 1) {
 		list := d.answers.get(question{endpoint: 1, port: port}, netip.Addr{}, 1, func(question) (answer, bool) {

@@ -237,12 +237,6 @@ func TestEventsOfManyLabels(t *testing.T) {
 		}
 		sets[i] = labels.NewSet(list...)
 	}
-	heap := func() int64 {
-		runtime.GC()
-		var st runtime.MemStats
-		runtime.ReadMemStats(&st)
-		return int64(st.HeapAlloc)
-	}
 	before := heap()
 	for i := range 5000 {
 		row.Labels = sets[i%2]
@@ -263,4 +257,12 @@ func TestEventsOfManyLabels(t *testing.T) {
 	if got := labelsShown(few); !slices.Equal(got, few.Strings()) {
 		t.Errorf("of %d labels are shown %q", len(few), got)
 	}
+}
+
+// heap returns how many bytes are in use.
+func heap() int64 {
+	runtime.GC()
+	var st runtime.MemStats
+	runtime.ReadMemStats(&st)
+	return int64(st.HeapAlloc)
 }
