@@ -94,6 +94,32 @@ const RepairInterval = 5 * time.Minute
 // changes.
 const retryInterval = 10 * time.Second
 
+// pacer makes changes of nodes wait after a pass, nine times as long as the pass took and at most
+// maxPause: every pass looks at all nodes, so in a cluster of thousands of nodes of which some
+// always change, passes without a pause between them would take a processor of each node. A change
+// after a quiet time waits for nothing.
+type pacer struct {
+	changes <-chan struct{}
+	next    <-chan struct{} // changes; nil during the pause
+	pause   *time.Timer     // resume is to be called when it fires
+}
+
+const maxPause = time.Second
+
+func newPacer(changes <-chan struct{}) *pacer {
+	pause := time.NewTimer(0)
+	pause.Stop()
+	return &pacer{changes: changes, next: changes, pause: pause}
+}
+
+// passed begins the pause after a pass.
+func (p *pacer) passed(took time.Duration) {
+	p.next = nil
+	p.pause.Reset(min(9*took, maxPause))
+}
+
+func (p *pacer) resume() { p.next = p.changes }
+
 // Run reconciles routes and the address table with the table of nodes, and repairs what other
 // processes remove, until ctx ends. Failures are retried with every change, and every ten seconds.
 func (n *Network) Run(ctx context.Context, c Cluster) error {
@@ -110,6 +136,8 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 	n.reportAddresses()
 	failed, all := false, false
 	last := time.Now()
+	pace := newPacer(watch.Changed())
+	defer pace.pause.Stop()
 	for {
 		var repair bool
 		select {
@@ -122,7 +150,10 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 			n.mu.Unlock()
 			n.applyNodes(watch, c)
 			c.Synced()
-		case <-watch.Changed():
+		case <-pace.pause.C:
+			pace.resume()
+			continue
+		case <-pace.next:
 		case <-n.damaged:
 			repair = true
 		case <-n.moved:
@@ -139,6 +170,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 				continue
 			}
 		}
+		began := time.Now()
 		n.applyNodes(watch, c)
 		peers, err := n.syncHost(c, all)
 		if repair {
@@ -153,6 +185,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 		failed = err != nil
 		n.cfg.Components.Report("routes", err, fmt.Sprintf("%d other nodes", peers))
 		c.Size(peers + 1)
+		pace.passed(time.Since(began))
 	}
 }
 

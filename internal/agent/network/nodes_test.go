@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -13,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // networkOf returns the network of a node that knows no other one yet, and the table of nodes.
@@ -126,4 +129,55 @@ func TestManyNodesAtOnce(t *testing.T) {
 	if unknown > 0 || changes != 1 {
 		t.Errorf("%d of %d nodes are not known, and %d notices of a change, want 1", unknown, count, changes)
 	}
+}
+
+// Nodes that change all the time cost a tenth of a processor at most, a change after a quiet time
+// waits for nothing, and the last change of all is not left out.
+func TestPassesArePaced(t *testing.T) {
+	t.Parallel()
+	const took = 70 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		changes, end := make(chan struct{}, 1), make(chan struct{})
+		var began []time.Time
+		go func() {
+			pace := newPacer(changes)
+			defer pace.pause.Stop()
+			for {
+				select {
+				case <-end:
+					return
+				case <-pace.pause.C:
+					pace.resume()
+					continue
+				case <-pace.next:
+				}
+				began = append(began, time.Now())
+				time.Sleep(took)
+				pace.passed(took)
+			}
+		}()
+		start := time.Now()
+		var last time.Time
+		for range 10_000 {
+			last = time.Now()
+			retry.Notify(changes)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(2 * maxPause)
+		synctest.Wait()
+		if n := len(began); n < 14 || n > 16 {
+			t.Errorf("%d passes within ten seconds, want one in 700 ms", n)
+		}
+		if !began[0].Equal(start) || began[len(began)-1].Before(last) {
+			t.Errorf("the first pass began at %s, the last one %s before the last change", began[0].Sub(start), last.Sub(began[len(began)-1]))
+		}
+		quiet := time.Now()
+		retry.Notify(changes)
+		synctest.Wait()
+		if at := began[len(began)-1]; !at.Equal(quiet) {
+			t.Errorf("a change after a quiet time waited %s", at.Sub(quiet))
+		}
+		close(end)
+		time.Sleep(took)
+	})
 }
