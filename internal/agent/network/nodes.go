@@ -121,7 +121,8 @@ func (p *pacer) passed(took time.Duration) {
 func (p *pacer) resume() { p.next = p.changes }
 
 // Run reconciles routes and the address table with the table of nodes, and repairs what other
-// processes remove, until ctx ends. Failures are retried with every change, and every ten seconds.
+// processes remove, until ctx ends. Changes that follow a pass wait for its pause (see pacer).
+// Failures are retried with every change, and every ten seconds.
 func (n *Network) Run(ctx context.Context, c Cluster) error {
 	watch := n.cfg.Nodes.Table().Watch()
 	defer watch.Close()
